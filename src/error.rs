@@ -71,7 +71,11 @@ impl Error {
 
     /// An [`ErrorKind::Io`] error: what was being done, to which path, and why it failed.
     pub fn io(doing: &str, path: &std::path::Path, source: std::io::Error) -> Self {
-        Self::new(ErrorKind::Io, format!("cannot {doing} `{}`", path.display())).with_source(source)
+        Self::new(
+            ErrorKind::Io,
+            format!("cannot {doing} `{}`", path.display()),
+        )
+        .with_source(source)
     }
 
     /// An [`ErrorKind::User`] error, from a step, a hook or a callback.
@@ -117,7 +121,11 @@ impl fmt::Display for Error {
         }
         f.write_str(&self.0.message)?;
         // The whole chain on one line: what people see is what they can search for.
-        let mut source = self.0.source.as_deref().map(|s| s as &dyn std::error::Error);
+        let mut source = self
+            .0
+            .source
+            .as_deref()
+            .map(|s| s as &dyn std::error::Error);
         while let Some(cause) = source {
             write!(f, ": {cause}")?;
             source = cause.source();

@@ -1,9 +1,81 @@
-//! firebox
-pub mod error;
+//! firebox trains [Burn](https://burn.dev) models on whatever hardware is there.
+//!
+//! You write the model once, generic over Burn's `Backend`; a [`Trainer`] finds the device, runs
+//! the loops, averages gradients, and takes care of schedules, metrics, checkpoints, logging and
+//! stopping. Read in this order:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`module`] | what you write: [`TrainModule`], [`EvalModule`], [`PredictModule`] |
+//! | [`data`] | [`DataModule`] and the [`Loader`](data::Loader) that feeds it |
+//! | [`optim`] | optimizers, parameter groups, learning-rate schedules |
+//! | [`metric`] | metrics whose state merges |
+//! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
+//! | [`mod@launch`] | [`Recipe`]: from `main` to the accelerator that is there |
+//! | [`trainer`] | [`Trainer`]: fit, validate, test, predict |
+//! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
+//! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
+//! | [`checkpoint`] | what is saved, and where |
+//!
+//! # Example
+//!
+//! ```no_run
+#![doc = include_str!("../examples/linear_regression.rs")]
+//! ```
 
-/// What a user's file needs.
+pub mod config;
+pub mod error;
+mod panics;
+mod table;
+
+pub mod metric;
+pub mod progress;
+
+pub mod module;
+pub mod optim;
+
+pub mod data;
+
+pub mod callback;
+pub mod checkpoint;
+pub mod logger;
+mod precision;
+
+pub mod fabric;
+
+mod loops;
+
+pub mod launch;
+pub mod trainer;
+
+#[cfg(feature = "burn-train")]
+pub mod burn_train;
+
+#[doc(hidden)]
+pub mod testing;
+
 pub mod prelude {
+    //! What a user's file needs.
+    pub use crate::callback::{
+        Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, RunContext,
+    };
+    pub use crate::config::{GradientClip, TrainerConfig};
+    pub use crate::data::{DataModule, Loader};
     pub use crate::error::{Context, Error, Result};
+    pub use crate::fabric::Fabric;
+    pub use crate::launch::{Launch, Recipe};
+    pub use crate::metric::{Metrics, Mode};
+    pub use crate::module::{EvalModule, Loss, PredictModule, StepContext, TrainModule};
+    pub use crate::optim::{ManualStep, Optimizers, ParamGroup};
+    pub use crate::progress::Stage;
+    pub use crate::trainer::{FitOutcome, Trainer};
 }
 
+pub use config::TrainerConfig;
+pub use data::DataModule;
 pub use error::{Context, Error, ErrorKind, Result};
+pub use fabric::Fabric;
+pub use launch::{Launch, Recipe, launch, try_launch};
+pub use loops::fit::StopReason;
+pub use module::{EvalModule, Loss, PredictModule, StepContext, TrainModule};
+pub use trainer::{FitOutcome, Trainer};

@@ -1,0 +1,62 @@
+//! A loop written by hand on `Fabric`: firebox's data order, gradient averaging and schedules, and
+//! nothing between you and each step.
+
+use burn::module::AutodiffModule;
+use burn::tensor::ElementConversion;
+use burn::tensor::backend::AutodiffBackend;
+use clap::Parser;
+use firebox::prelude::*;
+use firebox::testing::{Line, line_data};
+use std::process::ExitCode;
+
+/// Fits a line with a hand-written loop.
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    trainer: TrainerConfig,
+}
+
+impl Recipe for Args {
+    fn config(&self) -> &TrainerConfig {
+        &self.trainer
+    }
+    fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+        let fabric = cx.fabric();
+        let train = line_data().batch_size(8).shuffle(true);
+        let mut state = fabric.setup(Line::<B>::new(cx.device()))?;
+
+        let few = self.trainer.fast_dev_run.batches();
+        let epochs = if few.is_some() {
+            1
+        } else {
+            self.trainer.max_epochs.unwrap_or(10)
+        };
+        for epoch in 0..epochs {
+            let mut total = 0.0;
+            for (step, batch) in fabric.batches(&train, epoch)?.enumerate() {
+                if few.is_some_and(|few| step as u64 >= few) {
+                    break;
+                }
+                let batch = batch?;
+                fabric.seed_batch(epoch, batch.index as u64);
+                if let Some(points) = batch.value {
+                    let loss = state.model().loss(points);
+                    total += loss.clone().into_scalar().elem::<f64>() * batch.samples as f64;
+                    fabric.backward(&mut state, loss, batch.samples)?;
+                }
+                // Two batches make a step; the last, shorter group is stepped as well.
+                if step % 2 == 1 || batch.is_last {
+                    fabric.optimizer_step(&mut state)?;
+                }
+            }
+            state.on_epoch_end();
+            println!("epoch {epoch}: loss {:.5}", total / 32.0);
+        }
+        println!("{:?}", state.into_model().valid());
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    firebox::launch(Args::parse())
+}

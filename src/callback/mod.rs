@@ -1,0 +1,250 @@
+//! Code that runs at fixed points of a run, and the callbacks shipped with firebox.
+
+mod checkpoint;
+mod closure;
+mod early_stopping;
+mod learning_rate;
+mod progress;
+mod summary;
+
+pub use checkpoint::ModelCheckpoint;
+pub use closure::{Closure, Hook};
+pub use early_stopping::EarlyStopping;
+pub use learning_rate::LearningRateMonitor;
+pub use progress::ProgressBar;
+pub use summary::ModelSummary;
+
+use crate::config::TrainerConfig;
+use crate::error::{Error, Result};
+use crate::metric::Metrics;
+use crate::module::TrainModule;
+use crate::optim::{OptimizerSet, StepOutcome};
+use crate::progress::{Progress, Stage};
+use std::path::{Path, PathBuf};
+
+/// Code that runs at fixed points of a run. Every hook does nothing unless you write it.
+///
+/// Hooks run in the order the callbacks were given. They look through a [`RunContext`] and leave
+/// requests in it (stop, save); the loop serves those in one place, after all callbacks have run.
+///
+/// ```
+/// use firebox::prelude::*;
+///
+/// /// Stops when the loss is good enough.
+/// struct GoodEnough(f64);
+///
+/// impl<M: TrainModule> Callback<M> for GoodEnough {
+///     fn on_eval_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+///         if cx.results().get("val/loss").is_some_and(|loss| loss < self.0) {
+///             cx.stop(format!("val/loss is below {}", self.0));
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a callback for `{M}`",
+    label = "needs `impl<M: TrainModule> Callback<M> for ...`",
+    note = "see `firebox::callback::Callback`; for one hook, `Closure` takes a function"
+)]
+pub trait Callback<M: TrainModule> {
+    /// Before anything else in `fit`.
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// Before an epoch's first batch.
+    fn on_train_epoch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// Before a training batch.
+    fn on_train_batch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// After an optimizer step; [`RunContext::step_outcome`] says what it did.
+    fn on_optimizer_step(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// After a training batch, and after the optimizer step if it was the last of its group.
+    fn on_train_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// After an epoch's last batch and its validation; the epoch's values are in
+    /// [`RunContext::results`].
+    fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// Before a validation, test or prediction; [`RunContext::stage`] says which.
+    fn on_eval_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// After a batch of a validation, test or prediction.
+    fn on_eval_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// After a validation, test or prediction; its values are in [`RunContext::results`].
+    fn on_eval_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+    /// When the run fails. The error is returned to the caller in any case.
+    fn on_exception(&mut self, cx: &mut RunContext<'_, M>, error: &Error) -> Result<()> {
+        let _ = (cx, error);
+        Ok(())
+    }
+    /// After everything else in `fit`.
+    fn on_fit_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+
+    /// What a checkpoint keeps of this callback.
+    fn save_state(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+    /// Puts back what [`save_state`](Self::save_state) gave.
+    fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
+        let _ = state;
+        Ok(())
+    }
+    /// The best checkpoint so far, if this callback keeps one.
+    fn best_checkpoint(&self) -> Option<&Path> {
+        None
+    }
+    /// Whether this callback writes checkpoints; if none does, the trainer adds one that does.
+    fn writes_checkpoints(&self) -> bool {
+        false
+    }
+}
+
+/// What a callback sees of the run, and where it leaves its requests.
+pub struct RunContext<'a, M: TrainModule> {
+    pub(crate) stage: Stage,
+    pub(crate) model: &'a M,
+    pub(crate) optimizers: Option<&'a OptimizerSet<M>>,
+    pub(crate) view: RunView<'a>,
+    pub(crate) requests: &'a mut Requests,
+    /// Index of the callback that looks.
+    pub(crate) callback: usize,
+}
+
+/// The part of a [`RunContext`] that does not depend on the module.
+#[derive(Clone, Copy)]
+pub(crate) struct RunView<'a> {
+    pub(crate) config: &'a TrainerConfig,
+    pub(crate) run_dir: Option<&'a Path>,
+    pub(crate) progress: &'a Progress,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) results: &'a Metrics,
+    pub(crate) batch: BatchInfo,
+    pub(crate) outcome: Option<StepOutcome>,
+    pub(crate) logs_now: bool,
+    pub(crate) validates: bool,
+    pub(crate) last_epoch: Option<u64>,
+}
+
+/// The batch that a batch hook is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchInfo {
+    /// Index in its epoch, from 0.
+    pub index: usize,
+    /// Batches in the epoch, if that is known.
+    pub total: Option<usize>,
+    /// Samples in the batch.
+    pub samples: usize,
+}
+
+impl<M: TrainModule> RunContext<'_, M> {
+    /// Training, sanity check, validation, test or prediction.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+    /// The model as it is now.
+    pub fn model(&self) -> &M {
+        self.model
+    }
+    /// The run's counters.
+    pub fn progress(&self) -> &Progress {
+        self.view.progress
+    }
+    /// The latest value of every name logged so far in this run.
+    pub fn metrics(&self) -> &Metrics {
+        self.view.metrics
+    }
+    /// The values of what has just ended: the epoch, the validation, the test; at a batch's end
+    /// those of the optimizer step, if it is one that is logged.
+    pub fn results(&self) -> &Metrics {
+        self.view.results
+    }
+    /// The batch a batch hook is about.
+    pub fn batch(&self) -> BatchInfo {
+        self.view.batch
+    }
+    /// What the last optimizer step did.
+    pub fn step_outcome(&self) -> Option<StepOutcome> {
+        self.view.outcome
+    }
+    /// Whether this step's values are read and go to the loggers (`log_every_n_steps`).
+    pub fn logs_now(&self) -> bool {
+        self.view.logs_now
+    }
+    /// Whether this run validates at all.
+    pub fn validates(&self) -> bool {
+        self.view.validates
+    }
+    /// The epochs this run is to have, if there is a limit.
+    pub fn max_epochs(&self) -> Option<u64> {
+        self.view.last_epoch
+    }
+    /// The trainer's settings.
+    pub fn config(&self) -> &TrainerConfig {
+        self.view.config
+    }
+    /// The folder of this run's files, if it writes any.
+    pub fn run_dir(&self) -> Option<&Path> {
+        self.view.run_dir
+    }
+    /// Each parameter group's name and the learning rate of its last step.
+    pub fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.optimizers.into_iter().flat_map(|o| o.learning_rates())
+    }
+
+    /// Asks to stop after the current optimizer step, once `min_epochs` and `min_steps` are done.
+    pub fn stop(&mut self, reason: impl Into<String>) {
+        self.keep_going();
+        self.requests.stops.push((self.callback, reason.into()));
+    }
+    /// Takes this callback's request to stop back.
+    pub fn keep_going(&mut self) {
+        self.requests.stops.retain(|(by, _)| *by != self.callback);
+    }
+    /// Logs a value under this very name, beside those of the step, validation or epoch.
+    pub fn log(&mut self, name: impl Into<String>, value: f64) {
+        self.requests.logged.push((name.into(), value));
+    }
+    /// Asks for a checkpoint in this new folder. It is complete once the hooks have run.
+    pub fn save_checkpoint(&mut self, path: impl Into<PathBuf>) {
+        self.requests.saves.push(path.into());
+    }
+    /// Asks to remove a checkpoint of this run, after all saves have succeeded.
+    pub fn remove_checkpoint(&mut self, path: impl Into<PathBuf>) {
+        self.requests.removes.push(path.into());
+    }
+}
+
+/// What callbacks have asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    /// By callback index.
+    pub(crate) stops: Vec<(usize, String)>,
+    pub(crate) logged: Vec<(String, f64)>,
+    pub(crate) saves: Vec<PathBuf>,
+    pub(crate) removes: Vec<PathBuf>,
+}

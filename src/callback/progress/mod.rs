@@ -1,0 +1,152 @@
+//! Shows people how far a run is: a bar on a terminal, plain lines everywhere else.
+
+#[cfg_attr(feature = "progress", path = "bar_enabled.rs")]
+#[cfg_attr(not(feature = "progress"), path = "bar_disabled.rs")]
+mod bar;
+
+use super::{Callback, RunContext};
+use crate::error::{Error, Result};
+use crate::metric::Metrics;
+use crate::module::TrainModule;
+use crate::progress::Stage;
+use crate::table;
+use bar::Bar;
+use std::io::IsTerminal;
+use std::time::Instant;
+
+/// Shows how far a run is, on standard error: a live bar on a terminal, one line an epoch
+/// everywhere else.
+#[derive(Debug)]
+pub struct ProgressBar {
+    live: bool,
+    bar: Option<Bar>,
+    epoch_start: Instant,
+    validation: Vec<(String, f64)>,
+}
+
+impl Default for ProgressBar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ProgressBar {
+    /// A live bar if standard error is a terminal, plain lines otherwise.
+    pub fn new() -> Self {
+        Self::with_live(std::io::stderr().is_terminal())
+    }
+
+    /// A live bar whatever standard error is.
+    pub fn bar() -> Self {
+        Self::with_live(true)
+    }
+
+    /// Plain lines whatever standard error is.
+    pub fn plain() -> Self {
+        Self::with_live(false)
+    }
+
+    fn with_live(live: bool) -> Self {
+        Self {
+            live: live && Bar::AVAILABLE,
+            bar: None,
+            epoch_start: Instant::now(),
+            validation: Vec::new(),
+        }
+    }
+
+    fn start(&mut self, label: &str, total: Option<usize>) {
+        self.finish();
+        if self.live {
+            self.bar = Some(Bar::new(label, total));
+        }
+    }
+
+    fn advance(&mut self, values: &Metrics) {
+        if let Some(bar) = &self.bar {
+            bar.advance(&show(values.iter()));
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish();
+        }
+    }
+}
+
+/// `name value, name value`, shortest useful numbers.
+fn show<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> String {
+    let values: Vec<_> = values
+        .map(|(name, value)| format!("{name} {}", table::number(value)))
+        .collect();
+    values.join(", ")
+}
+
+/// `epoch 2/3`, counted from 1 as people do.
+fn epoch_label<M: TrainModule>(cx: &RunContext<'_, M>) -> String {
+    let epoch = cx.progress().epoch + 1;
+    match cx.max_epochs() {
+        Some(max) => format!("epoch {epoch}/{max}"),
+        None => format!("epoch {epoch}"),
+    }
+}
+
+impl<M: TrainModule> Callback<M> for ProgressBar {
+    fn on_train_epoch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        self.epoch_start = Instant::now();
+        self.validation.clear();
+        self.start(&epoch_label(cx), cx.batch().total);
+        Ok(())
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        self.advance(cx.results());
+        Ok(())
+    }
+
+    fn on_eval_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        // Inside `fit` the training bar stays; a validation is part of its epoch.
+        if matches!(cx.stage(), Stage::Test | Stage::Predict) {
+            self.start(cx.stage().prefix(), cx.batch().total);
+        }
+        Ok(())
+    }
+
+    fn on_eval_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if matches!(cx.stage(), Stage::Test | Stage::Predict) {
+            self.advance(cx.results());
+        }
+        Ok(())
+    }
+
+    fn on_eval_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        match cx.stage() {
+            Stage::Validate => {
+                let values = cx.results().iter();
+                self.validation = values.map(|(name, v)| (name.to_owned(), v)).collect();
+            }
+            Stage::Test | Stage::Predict => self.finish(),
+            Stage::Train | Stage::SanityCheck => {}
+        }
+        Ok(())
+    }
+
+    fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        self.finish();
+        let validation = self.validation.iter().map(|(name, v)| (name.as_str(), *v));
+        eprintln!(
+            "{}: {} batches in {:.1} s, {}",
+            epoch_label(cx),
+            cx.progress().batch,
+            self.epoch_start.elapsed().as_secs_f64(),
+            show(cx.results().iter().chain(validation)),
+        );
+        Ok(())
+    }
+
+    fn on_exception(&mut self, _cx: &mut RunContext<'_, M>, _error: &Error) -> Result<()> {
+        self.finish();
+        Ok(())
+    }
+}

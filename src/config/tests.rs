@@ -1,0 +1,654 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use super::*;
+use clap::{CommandFactory, Parser};
+use proptest::prelude::*;
+use std::time::Duration;
+
+#[derive(Debug, Parser)]
+#[command(name = "train")]
+struct Args {
+    #[command(flatten)]
+    trainer: TrainerConfig,
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+}
+
+fn parse(flags: &[&str]) -> Result<TrainerConfig, clap::Error> {
+    Args::try_parse_from(["train"].iter().chain(flags)).map(|args| args.trainer)
+}
+
+/// The message, without clap's usage lines.
+fn parse_error(flags: &[&str]) -> String {
+    let error = parse(flags).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let text = error.to_string();
+    text.split("\n\n").next().unwrap().to_owned()
+}
+
+fn toml_error(text: &str) -> String {
+    TrainerConfig::from_toml_str(text).unwrap_err().to_string()
+}
+
+/// A file in a folder of its own; messages name it by its path, which is cut to `name`.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn shorten(&self, message: &str) -> String {
+        message.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    assert_eq!(parse(&[]).unwrap(), TrainerConfig::default());
+    assert_eq!(
+        TrainerConfig::from_toml_str("").unwrap(),
+        TrainerConfig::default()
+    );
+    assert_eq!(TrainerConfig::default().problem().map(|p| p.message), None);
+}
+
+#[test]
+fn defaults_as_toml() {
+    insta::assert_snapshot!(TrainerConfig::default().to_toml().unwrap(), @"");
+}
+
+#[test]
+fn every_setting_is_read_from_its_flag() {
+    let config = parse(&[
+        "--accelerator=CPU",
+        "--devices",
+        "-1",
+        "--precision",
+        "bf16-mixed",
+        "--seed=7",
+        "--deterministic",
+        "--max-epochs=3",
+        "--max-steps=100",
+        "--max-time=01:02:03:04",
+        "--min-epochs=1",
+        "--min-steps=10",
+        "--limit-train-batches=1",
+        "--limit-val-batches=1.0",
+        "--limit-test-batches=0",
+        "--limit-predict-batches=0.25",
+        "--fast-dev-run",
+        "--val-check-interval=10m",
+        "--check-val-every-n-epoch=2",
+        "--num-sanity-val-steps",
+        "-1",
+        "--log-every-n-steps=5",
+        "--accumulate-grad-batches=4",
+        "--gradient-clip=value:0.5",
+        "--detect-anomaly=true",
+        "--run-dir=out",
+        "--progress=plain",
+        "--model-summary=false",
+        "--checkpointing=off",
+        "--logger=csv,JSONL",
+    ]);
+    let expected = TrainerConfig::new()
+        .with_accelerator("cpu")
+        .with_devices(Devices::All)
+        .with_precision(Precision::Bf16Mixed)
+        .with_seed(7)
+        .with_deterministic(true)
+        .with_max_epochs(3)
+        .with_max_steps(100)
+        .with_max_time(WallTime::from(Duration::from_secs(93_784)))
+        .with_min_epochs(1)
+        .with_min_steps(10)
+        .with_limit_train_batches(Limit::Batches(1))
+        .with_limit_val_batches(Limit::Fraction(1.0))
+        .with_limit_test_batches(Limit::NONE)
+        .with_limit_predict_batches(Limit::Fraction(0.25))
+        .with_fast_dev_run(1)
+        .with_val_check_interval(ValCheckInterval::Time(Duration::from_secs(600).into()))
+        .with_check_val_every_n_epoch(2)
+        .with_num_sanity_val_steps(SanitySteps::All)
+        .with_log_every_n_steps(5)
+        .with_accumulate_grad_batches(4)
+        .with_gradient_clip(GradientClip::Value(0.5))
+        .with_detect_anomaly(true)
+        .with_run_dir("out")
+        .with_progress(ProgressMode::Plain)
+        .with_model_summary(false)
+        .with_checkpointing(false)
+        .with_logger(["csv", "jsonl"]);
+    assert_eq!(config.unwrap(), expected);
+    assert_eq!(
+        parse(&["--overfit-batches=0.1"]).unwrap(),
+        TrainerConfig::new().with_overfit_batches(Limit::Fraction(0.1))
+    );
+}
+
+#[test]
+fn bare_flags_leave_the_next_argument_alone() {
+    let args = Args::try_parse_from([
+        "train",
+        "--fast-dev-run",
+        "--deterministic",
+        "--data-dir",
+        "d",
+    ]);
+    let args = args.unwrap();
+    assert_eq!(args.data_dir, Some("d".into()));
+    assert_eq!(args.trainer.fast_dev_run.batches(), Some(1));
+    assert_eq!(
+        parse(&["--fast-dev-run=5"]).unwrap().fast_dev_run.batches(),
+        Some(5)
+    );
+    assert_eq!(
+        parse(&["--fast-dev-run=0"]).unwrap().fast_dev_run,
+        FastDevRun::OFF
+    );
+    assert!(parse(&["--deterministic", "true"]).is_err());
+}
+
+/// Setting variables of the own process is unsafe, so the test runs itself in a child that has
+/// them.
+#[test]
+fn flags_over_environment_over_files_over_defaults() {
+    let folder = Folder::new();
+    if std::env::var_os("FIREBOX_MIN_STEPS").is_none() {
+        let name = "config::tests::flags_over_environment_over_files_over_defaults";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env("FIREBOX_MIN_STEPS", "2")
+            .env("FIREBOX_MAX_STEPS", "2")
+            .env("FIREBOX_DETERMINISTIC", "1")
+            .env("FIREBOX_SEED", "")
+            .output()
+            .unwrap();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && report.contains("1 passed"),
+            "{report}"
+        );
+        return;
+    }
+
+    let first = folder.file(
+        "first.toml",
+        "max_epochs = 1\nmin_steps = 1\nseed = 1\ndevices = 1",
+    );
+    let second = folder.file("second.toml", "max_steps = 1\ndevices = 3");
+    let mut args = Args {
+        trainer: TrainerConfig::new().with_max_epochs(9).with_min_epochs(0),
+        data_dir: None,
+    };
+    args.try_update_from([
+        "train",
+        "--max-steps=3",
+        "--config",
+        &first,
+        "--config",
+        &second,
+    ])
+    .unwrap();
+    let expected = TrainerConfig::new()
+        .with_max_steps(3) // default, second file, variable, flag
+        .with_min_steps(2) // default, first file, variable
+        .with_deterministic(true) // default, variable
+        .with_seed(1) // default, first file; the variable is empty
+        .with_max_epochs(1) // the program's default, first file
+        .with_devices(3) // default, both files
+        .with_min_epochs(0); // the program's default
+    assert_eq!(args.trainer, expected);
+
+    let message = parse_error(&["--config", &first, "--max-steps=1"]);
+    assert_eq!(
+        message,
+        "error: `min_steps` is 2, above `max_steps`, which is 1; lower the one or raise the other \
+         (`min_steps` comes from FIREBOX_MIN_STEPS, `max_steps` comes from --max-steps)"
+    );
+}
+
+#[test]
+fn a_program_keeps_its_own_default_where_nothing_is_set() {
+    let mut config = parse(&["--seed=1"]).unwrap();
+    config.max_epochs.get_or_insert(3);
+    assert_eq!(config.max_epochs, Some(3));
+    assert_eq!(config.epoch_limit(), Some(3));
+    assert_eq!(TrainerConfig::new().epoch_limit(), Some(1000));
+    assert_eq!(TrainerConfig::new().with_max_steps(5).epoch_limit(), None);
+}
+
+#[test]
+fn none_unsets() {
+    let folder = Folder::new();
+    let file = folder.file("run.toml", "max_steps = 5\ngradient_clip = 1.0");
+    let config = parse(&["--config", &file, "--max-steps=none", "--logger=none"]).unwrap();
+    assert_eq!(config.max_steps, None);
+    assert_eq!(config.gradient_clip, Some(GradientClip::Norm(1.0)));
+    assert_eq!(config.logger, LoggerNames::none());
+
+    let file = folder.file("none.toml", "max_steps = \"none\"");
+    let mut args = Args {
+        trainer: TrainerConfig::new().with_max_steps(3),
+        data_dir: None,
+    };
+    args.try_update_from(["train", "--config", &file]).unwrap();
+    assert_eq!(args.trainer.max_steps, None);
+}
+
+#[test]
+fn messages_for_flags() {
+    insta::assert_snapshot!(parse_error(&["--max-epochs=-3"]), @"");
+    insta::assert_snapshot!(parse_error(&["--max-epochs", "-3"]), @"");
+    insta::assert_snapshot!(parse_error(&["--seed=18446744073709551615"]), @"");
+    insta::assert_snapshot!(parse_error(&["--devices", "0"]), @"");
+    insta::assert_snapshot!(parse_error(&["--devices", "0,0"]), @"");
+    insta::assert_snapshot!(parse_error(&["--precision", "bf16"]), @"");
+    insta::assert_snapshot!(parse_error(&["--accelerator", ""]), @"");
+    insta::assert_snapshot!(parse_error(&["--limit-val-batches", "1.5"]), @"");
+    insta::assert_snapshot!(parse_error(&["--val-check-interval", "0"]), @"");
+    insta::assert_snapshot!(parse_error(&["--log-every-n-steps", "0"]), @"");
+    insta::assert_snapshot!(parse_error(&["--log-every-n-steps", "-1"]), @"");
+    insta::assert_snapshot!(parse_error(&["--gradient-clip", "0"]), @"");
+    insta::assert_snapshot!(parse_error(&["--max-time", "90"]), @"");
+    insta::assert_snapshot!(parse_error(&["--deterministic=maybe"]), @"");
+    insta::assert_snapshot!(parse_error(&["--logger", "csv,csv"]), @"");
+    insta::assert_snapshot!(parse_error(&["--progress", "rich"]), @"");
+}
+
+#[test]
+fn messages_for_files() {
+    let folder = Folder::new();
+    let of = |name: &str, text: &str| {
+        let file = folder.file(name, text);
+        let by_flag = folder.shorten(&parse_error(&["--config", &file]));
+        let by_path = folder.shorten(&TrainerConfig::from_file(file).unwrap_err().to_string());
+        assert_eq!(by_flag, format!("error: {by_path}"));
+        by_path
+    };
+    insta::assert_snapshot!(of("run.toml", "max_epochs = -3"), @"");
+    insta::assert_snapshot!(of("run.toml", "max_epochs = 3.0"), @"");
+    insta::assert_snapshot!(of("run.toml", "seed = \"7\""), @"");
+    insta::assert_snapshot!(of("run.toml", "deterministic = 1"), @"");
+    insta::assert_snapshot!(of("run.toml", "precision = 32"), @"");
+    insta::assert_snapshot!(of("run.toml", "devices = []"), @"");
+    insta::assert_snapshot!(of("run.toml", "max_time = 01:30:00"), @"");
+    insta::assert_snapshot!(of("run.toml", "limit_train_batches = nan"), @"");
+    insta::assert_snapshot!(of("run.toml", "min_epochs = 5\nmax_epochs = 3"), @"");
+    insta::assert_snapshot!(of("run.toml", "max_epoch = 3"), @"");
+    insta::assert_snapshot!(of("run.toml", "max_epochs ="), @"");
+    insta::assert_snapshot!(of("run.json", "[1]"), @"");
+    insta::assert_snapshot!(of("run.ini", ""), @"");
+    insta::assert_snapshot!(
+        folder.shorten(&parse_error(&["--config", &format!("{}/gone.toml", folder.0.path().display())])),
+        @""
+    );
+}
+
+#[cfg(feature = "yaml")]
+#[test]
+fn messages_for_yaml() {
+    let folder = Folder::new();
+    let file = folder.file("run.yaml", "seed: 1\nmax_epochs: many\n");
+    let error = TrainerConfig::from_file(file).unwrap_err();
+    insta::assert_snapshot!(folder.shorten(&error.to_string()), @"");
+    let file = folder.file("run.yml", "- seed\n");
+    let error = TrainerConfig::from_file(file).unwrap_err();
+    insta::assert_snapshot!(folder.shorten(&error.to_string()), @"");
+}
+
+#[test]
+fn contradictions_name_the_settings_and_their_values() {
+    insta::assert_snapshot!(toml_error("min_epochs = 1001"), @"");
+    insta::assert_snapshot!(toml_error("min_steps = 2\nmax_steps = 1"), @"");
+    insta::assert_snapshot!(toml_error("val_check_interval = 5\ncheck_val_every_n_epoch = 2"), @"");
+    insta::assert_snapshot!(toml_error("fast_dev_run = true\noverfit_batches = 4"), @"");
+    insta::assert_snapshot!(toml_error("overfit_batches = 4\nlimit_train_batches = 1"), @"");
+    // Each of these alone, or with what it allows, is fine.
+    for text in [
+        "min_epochs = 1001\nmax_steps = 5",
+        "min_epochs = 3\nmax_epochs = 3",
+        "val_check_interval = 0.5\ncheck_val_every_n_epoch = 2",
+        "fast_dev_run = true\noverfit_batches = 0",
+        "overfit_batches = 4\nlimit_train_batches = 1.0\nlimit_val_batches = 0",
+    ] {
+        TrainerConfig::from_toml_str(text).unwrap();
+    }
+}
+
+#[test]
+fn impossible_values_of_a_program_are_found() {
+    let message = |config: TrainerConfig| config.check().unwrap_err().to_string();
+    let new = TrainerConfig::new;
+    insta::assert_snapshot!(message(new().with_limit_val_batches(Limit::Fraction(f64::NAN))), @"");
+    insta::assert_snapshot!(message(new().with_devices(Devices::Ids(vec![]))), @"");
+    insta::assert_snapshot!(message(new().with_accelerator(" ")), @"");
+    insta::assert_snapshot!(message(new().with_accumulate_grad_batches(0)), @"");
+    insta::assert_snapshot!(message(new().with_max_epochs(u64::MAX)), @"");
+    let impossible = [
+        new().with_devices(0),
+        new().with_devices([1, 1]),
+        new().with_limit_train_batches(Limit::Fraction(-0.5)),
+        new().with_val_check_interval(ValCheckInterval::Fraction(0.0)),
+        new().with_val_check_interval(ValCheckInterval::Batches(0)),
+        new().with_val_check_interval(ValCheckInterval::Time(WallTime::ZERO)),
+        new().with_gradient_clip(GradientClip::Norm(-1.0)),
+        new().with_gradient_clip(GradientClip::Value(f64::INFINITY)),
+        new().with_logger(["csv", "csv"]),
+        new().with_logger(["a,b"]),
+        new().with_run_dir(""),
+        new().with_check_val_every_n_epoch(0),
+        new().with_log_every_n_steps(0),
+    ];
+    for config in impossible {
+        assert!(config.check().is_err(), "{config:?}");
+    }
+}
+
+#[test]
+fn formats_agree() {
+    let folder = Folder::new();
+    let toml = folder.file(
+        "run.toml",
+        "precision = \"32-true\"\ndevices = [0, 2]\nlimit_train_batches = 1\n\
+         limit_val_batches = 1.0\nmax_time = \"1h30m\"\nval_check_interval = \"10m\"\n\
+         gradient_clip = 1\nprogress = \"off\"\nlogger = [\"csv\", \"jsonl\"]\n\
+         fast_dev_run = false\nnum_sanity_val_steps = -1\n",
+    );
+    let json = folder.file(
+        "run.json",
+        r#"{"precision": "32-true", "devices": "0,2", "limit_train_batches": 1,
+            "limit_val_batches": 1.0, "max_time": "1h30m", "val_check_interval": "10m",
+            "gradient_clip": "norm:1.0", "progress": "off", "logger": "csv,jsonl",
+            "fast_dev_run": 0, "num_sanity_val_steps": "all", "max_epochs": null}"#,
+    );
+    let expected = TrainerConfig::new()
+        .with_devices([0, 2])
+        .with_limit_train_batches(Limit::Batches(1))
+        .with_max_time(WallTime::from(Duration::from_secs(5400)))
+        .with_val_check_interval(ValCheckInterval::Time(Duration::from_secs(600).into()))
+        .with_gradient_clip(GradientClip::Norm(1.0))
+        .with_progress(ProgressMode::Off)
+        .with_logger(["csv", "jsonl"])
+        .with_num_sanity_val_steps(SanitySteps::All);
+    assert_eq!(TrainerConfig::from_file(toml).unwrap(), expected);
+    assert_eq!(TrainerConfig::from_file(json).unwrap(), expected);
+    #[cfg(feature = "yaml")]
+    {
+        let yaml = folder.file(
+            "run.yaml",
+            "precision: 32-true\ndevices: 0,2\nlimit_train_batches: 1\nlimit_val_batches: 1.0\n\
+             max_time: 1h30m\nval_check_interval: 10m\ngradient_clip: norm:1.0\nprogress: off\n\
+             logger: [csv, jsonl]\nfast_dev_run: false\nnum_sanity_val_steps: -1\nmax_epochs: ~\n",
+        );
+        assert_eq!(TrainerConfig::from_file(yaml).unwrap(), expected);
+        let empty = folder.file("empty.yaml", "# nothing\n");
+        assert_eq!(
+            TrainerConfig::from_file(empty).unwrap(),
+            TrainerConfig::new()
+        );
+    }
+}
+
+#[test]
+fn print_config_prints_what_reads_back() {
+    let flags = [
+        "--seed=7",
+        "--max-time=90s",
+        "--run-dir=\u{1b}[31m \"x\"",
+        "--devices=0,",
+    ];
+    let config = parse(&flags).unwrap();
+    let printed = parse(&[&flags[..], &["--print-config"]].concat()).unwrap_err();
+    assert_eq!((printed.exit_code(), printed.use_stderr()), (0, false));
+    assert_eq!(printed.to_string(), config.to_toml().unwrap());
+    assert_eq!(
+        TrainerConfig::from_toml_str(&printed.to_string()).unwrap(),
+        config
+    );
+    // A wrong setting is an error all the same.
+    assert_eq!(
+        parse(&["--print-config", "--devices=0"])
+            .unwrap_err()
+            .exit_code(),
+        2
+    );
+}
+
+#[test]
+fn saved_reads_back() {
+    let folder = Folder::new();
+    let path = folder.0.path().join("config.toml");
+    let config = TrainerConfig::new().with_max_epochs(3);
+    config.save(&path).unwrap();
+    assert_eq!(TrainerConfig::from_file(path).unwrap(), config);
+    let error = config
+        .save(folder.0.path().join("gone/config.toml"))
+        .unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::Io);
+}
+
+#[test]
+fn help_shows_every_setting_once() {
+    Args::command().debug_assert();
+    let help = Args::command().render_help().to_string();
+    for setting in SETTINGS {
+        let flag = format!(" {}", setting.flag());
+        let times = help.lines().filter(|line| {
+            line.find(&flag)
+                .is_some_and(|at| line[at + flag.len()..].starts_with([' ', '[']))
+        });
+        assert_eq!(times.count(), 1, "{flag}\n{help}");
+        assert_eq!(
+            help.matches(&format!("[env: {}]", setting.variable()))
+                .count(),
+            1
+        );
+    }
+    insta::assert_snapshot!(help, @"");
+}
+
+#[test]
+fn limits_resolve() {
+    let resolve = |text: &str, batches| text.parse::<Limit>().unwrap().resolve(batches, "train");
+    assert_eq!(resolve("1", Some(64)).unwrap(), Some(1));
+    assert_eq!(resolve("1.0", Some(64)).unwrap(), Some(64));
+    assert_eq!(resolve("100", Some(64)).unwrap(), Some(64));
+    assert_eq!(resolve("0.3", Some(10)).unwrap(), Some(3));
+    assert_eq!(resolve("0.0", None).unwrap(), Some(0));
+    assert_eq!(resolve("1.0", None).unwrap(), None);
+    assert_eq!(resolve("7", None).unwrap(), Some(7));
+    assert_eq!(resolve("0.5", Some(0)).unwrap(), Some(0));
+    insta::assert_snapshot!(resolve("0.01", Some(64)).unwrap_err(), @"");
+    insta::assert_snapshot!(resolve("0.5", None).unwrap_err(), @"");
+}
+
+#[test]
+fn validation_intervals_resolve() {
+    let third = ValCheckInterval::Fraction(1.0 / 3.0);
+    assert_eq!(third.batches(Some(64)).unwrap(), Some(21));
+    assert_eq!(third.batches(Some(2)).unwrap(), Some(1));
+    assert_eq!(ValCheckInterval::Fraction(1.0).batches(None).unwrap(), None);
+    assert_eq!(
+        ValCheckInterval::Batches(5).batches(Some(2)).unwrap(),
+        Some(5)
+    );
+    insta::assert_snapshot!(third.batches(None).unwrap_err(), @"");
+}
+
+#[test]
+fn times_are_read_and_printed() {
+    let printed = |text: &str| text.parse::<WallTime>().map(|t| t.to_string()).ok();
+    assert_eq!(printed("90s").as_deref(), Some("1m30s"));
+    assert_eq!(printed("45m").as_deref(), Some("45m"));
+    assert_eq!(printed("1h30m").as_deref(), Some("1h30m"));
+    assert_eq!(printed("00:36:00:05").as_deref(), Some("1d12h5s"));
+    assert_eq!(printed("1500ms").as_deref(), Some("1s500ms"));
+    assert_eq!(printed("0s").as_deref(), Some("0s"));
+    for wrong in [
+        "",
+        "90",
+        "s",
+        "1x",
+        "1h 30m",
+        "30m1h",
+        "1h1h",
+        "-1s",
+        "1.5h",
+        "1:00",
+        "0:0:0:0:0",
+        "00:00:-1:00",
+        "1d:0:0:0",
+        "99999999999999999999999999999999999999999d",
+        "1h30",
+    ] {
+        assert_eq!(printed(wrong), None, "{wrong}");
+    }
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![
+        (0..=1_000_000_usize).prop_map(Limit::Batches),
+        Just(Limit::ALL),
+        (0.0..1.0_f64).prop_map(Limit::Fraction),
+    ]
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    0..=i64::MAX as u64
+}
+
+fn time() -> impl Strategy<Value = WallTime> {
+    (number(), 0..1_000_000_000_u32).prop_map(|(s, ns)| Duration::new(s, ns).into())
+}
+
+prop_compose! {
+    fn hardware()(
+        accelerator in "[a-z]{1,8}",
+        devices in prop_oneof![
+            Just(Devices::Auto),
+            Just(Devices::All),
+            (1..100_usize).prop_map(Devices::Count),
+            proptest::collection::hash_set(0..100_usize, 1..5)
+                .prop_map(|ids| Devices::Ids(ids.into_iter().collect())),
+        ],
+        precision in proptest::sample::select(&Precision::ALL[..]),
+        seed in number(),
+        deterministic: bool,
+    ) -> TrainerConfig {
+        TrainerConfig::new()
+            .with_accelerator(accelerator)
+            .with_devices(devices)
+            .with_precision(precision)
+            .with_seed(seed)
+            .with_deterministic(deterministic)
+    }
+}
+
+prop_compose! {
+    fn ends()(
+        config in hardware(),
+        (max_epochs, min_epochs) in proptest::option::of(number())
+            .prop_flat_map(|max| (Just(max), proptest::option::of(0..=max.unwrap_or(1000)))),
+        (max_steps, min_steps) in proptest::option::of(number())
+            .prop_flat_map(|max| (Just(max), proptest::option::of(0..=max.unwrap_or(1000)))),
+        max_time in proptest::option::of(time()),
+        limits in (limit(), limit(), limit(), limit()),
+        dev in number(),
+        overfit in limit(),
+        which in 0..3,
+    ) -> TrainerConfig {
+        let config = config
+            .with_max_epochs(max_epochs)
+            .with_min_epochs(min_epochs)
+            .with_max_steps(max_steps)
+            .with_min_steps(min_steps)
+            .with_max_time(max_time)
+            .with_limit_val_batches(limits.1)
+            .with_limit_test_batches(limits.2)
+            .with_limit_predict_batches(limits.3);
+        // These exclude one another.
+        match which {
+            0 => config.with_overfit_batches(overfit),
+            1 => config.with_fast_dev_run(dev),
+            _ => config.with_limit_train_batches(limits.0),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_config()(
+        config in ends(),
+        (interval, every) in prop_oneof![
+            ((f64::MIN_POSITIVE..=1.0).prop_map(ValCheckInterval::Fraction), 1..=i64::MAX as u64),
+            ((1..=i64::MAX as u64).prop_map(ValCheckInterval::Batches), Just(1)),
+            (time().prop_filter("above 0", |t| *t > WallTime::ZERO)
+                .prop_map(ValCheckInterval::Time), 1..=i64::MAX as u64),
+        ],
+        sanity in prop_oneof![Just(SanitySteps::All), number().prop_map(SanitySteps::Batches)],
+        (log, accumulate) in (1..=i64::MAX as u64, 1..=i64::MAX as u64),
+        clip in proptest::option::of((f64::MIN_POSITIVE..=f64::MAX, any::<bool>()).prop_map(
+            |(number, norm)| if norm { GradientClip::Norm(number) } else { GradientClip::Value(number) }
+        )),
+        (detect_anomaly, model_summary, checkpointing) in any::<(bool, bool, bool)>(),
+        run_dir in "\\PC{1,20}",
+        progress in proptest::sample::select(&ProgressMode::ALL[..]),
+        loggers in proptest::collection::hash_set("[a-m]{1,8}", 0..4),
+    ) -> TrainerConfig {
+        config
+            .with_val_check_interval(interval)
+            .with_check_val_every_n_epoch(every)
+            .with_num_sanity_val_steps(sanity)
+            .with_log_every_n_steps(log)
+            .with_accumulate_grad_batches(accumulate)
+            .with_gradient_clip(clip)
+            .with_detect_anomaly(detect_anomaly)
+            .with_model_summary(model_summary)
+            .with_checkpointing(checkpointing)
+            .with_run_dir(run_dir)
+            .with_progress(progress)
+            .with_logger(loggers.into_iter().collect::<LoggerNames>())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_config_reads_back(config in any_config()) {
+        prop_assert_eq!(config.problem().map(|p| p.message), None);
+        let toml = config.to_toml().unwrap();
+        prop_assert_eq!(&TrainerConfig::from_toml_str(&toml).unwrap(), &config);
+        prop_assert_eq!(&toml::from_str::<TrainerConfig>(&toml).unwrap(), &config);
+
+        let folder = Folder::new();
+        let json = folder.file("run.json", &serde_json::to_string(&config).unwrap());
+        prop_assert_eq!(&TrainerConfig::from_file(json).unwrap(), &config);
+        #[cfg(feature = "yaml")]
+        {
+            let yaml = folder.file("run.yaml", &serde_saphyr::to_string(&config).unwrap());
+            prop_assert_eq!(&TrainerConfig::from_file(yaml).unwrap(), &config);
+        }
+    }
+
+    #[test]
+    fn the_suggested_fraction_is_a_batch(batches in 1..1_000_000_usize) {
+        let error = Limit::Fraction(1e-12).resolve(Some(batches), "train").unwrap_err().to_string();
+        let suggested = error.split("use ").nth(1).unwrap().split(' ').next().unwrap();
+        let suggested: Limit = suggested.parse().unwrap();
+        prop_assert!(matches!(suggested, Limit::Fraction(_)));
+        prop_assert_eq!(suggested.resolve(Some(batches), "train").unwrap(), Some(1));
+    }
+}

@@ -1,0 +1,275 @@
+//! The operations of one training step, for the [`Trainer`](crate::Trainer) and for loops written
+//! by hand.
+
+use crate::config::{GradientClip, TrainerConfig};
+use crate::data::{EpochSpec, Loader, LoaderIter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
+use crate::optim::{ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules, gradients};
+use crate::panics;
+use burn::optim::GradientsParams;
+use burn::tensor::backend::AutodiffBackend;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The parts of a training step bound together: device, seed, clipping. You keep the loop.
+///
+/// ```
+/// # use firebox::testing::{Line, AutodiffBackend, line_data};
+/// use firebox::prelude::*;
+///
+/// fn train<B: AutodiffBackend>(model: Line<B>, device: B::Device) -> Result<Line<B>> {
+///     let fabric = Fabric::new(device).with_gradient_clip(GradientClip::Norm(1.0));
+///     let loader = line_data::<B>().batch_size(8).shuffle(true);
+///     let mut state = fabric.setup(model)?;
+///     for epoch in 0..3 {
+///         for batch in fabric.batches(&loader, epoch)? {
+///             let batch = batch?;
+///             let loss = state.model().loss(batch.value);
+///             fabric.backward(&mut state, loss, batch.samples)?; // adds to the gradients
+///             fabric.optimizer_step(&mut state)?; // averages, checks, clips, steps
+///         }
+///     }
+///     Ok(state.into_model())
+/// }
+/// # train::<firebox::testing::Cpu>(Line::new(&Default::default()), Default::default()).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Fabric<B: AutodiffBackend> {
+    device: B::Device,
+    seed: u64,
+    rules: UpdateRules,
+}
+
+impl<B: AutodiffBackend> Fabric<B> {
+    /// Training on this device, with seed 42, no clipping.
+    pub fn new(device: B::Device) -> Self {
+        Self {
+            device,
+            seed: TrainerConfig::default().seed,
+            rules: UpdateRules::default(),
+        }
+    }
+
+    /// Training on this device as the config says: its seed, clipping and anomaly detection.
+    pub fn from_config(config: &TrainerConfig, device: B::Device) -> Self {
+        Self {
+            device,
+            seed: config.seed,
+            rules: UpdateRules {
+                clip: config.gradient_clip,
+                detect_anomaly: config.detect_anomaly,
+            },
+        }
+    }
+
+    /// Sets the seed of the sample order and of the random draws in a step.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Clips averaged gradients before each optimizer step.
+    #[must_use]
+    pub fn with_gradient_clip(mut self, clip: GradientClip) -> Self {
+        self.rules.clip = Some(clip);
+        self
+    }
+
+    /// The device.
+    pub fn device(&self) -> &B::Device {
+        &self.device
+    }
+
+    /// A model made ready for training with the optimizers it asks for.
+    ///
+    /// # Errors
+    /// What [`configure_optimizers`](TrainModule::configure_optimizers) reports, or a parameter
+    /// group that does not fit the model.
+    pub fn setup<M: TrainModule<Backend = B>>(&self, model: M) -> Result<TrainState<M>> {
+        let optimizers = panics::catch(ErrorKind::User, || model.configure_optimizers())
+            .map_err(|e| e.context("configure_optimizers"))?;
+        self.setup_with(model, optimizers)
+    }
+
+    /// A model made ready for training with these optimizers.
+    ///
+    /// # Errors
+    /// A parameter group that does not fit the model, or a wrong learning rate or schedule.
+    pub fn setup_with<M: TrainModule<Backend = B>>(
+        &self,
+        model: M,
+        optimizers: Optimizers<M>,
+    ) -> Result<TrainState<M>> {
+        // Burn draws initial weights at their first use, and a clone draws its own: draw them now.
+        if model.num_params() == 0 {
+            return Err(Error::config(format!(
+                "`{}` has no parameters to train",
+                short_type_name::<M>()
+            )));
+        }
+        let optimizers = OptimizerSet::new(&model, optimizers)?;
+        Ok(TrainState {
+            model,
+            optimizers,
+            gradients: None,
+            first_weight: None,
+            weight: 0.0,
+        })
+    }
+
+    /// The batches of one epoch; the order is a function of the seed and the epoch.
+    ///
+    /// # Errors
+    /// A loader that cannot give any: empty data, a wrong sampler.
+    pub fn batches<O>(&self, loader: &Loader<B, O>, epoch: u64) -> Result<LoaderIter<O>>
+    where
+        O: Send + 'static,
+    {
+        loader.iter(
+            EpochSpec::new(self.device.clone())
+                .seed(self.seed)
+                .epoch(epoch),
+        )
+    }
+
+    /// Starts the random draws (dropout, noise) of a batch at a point that depends on the seed,
+    /// the epoch and the batch alone, so that any batch can be repeated.
+    pub fn seed_batch(&self, epoch: u64, batch: u64) {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, epoch, batch).hash(&mut hasher);
+        B::seed(&self.device, hasher.finish());
+    }
+
+    /// Runs the backward pass and adds the gradients, weighed, to those since the last
+    /// [`optimizer_step`](Self::optimizer_step).
+    ///
+    /// `loss` is the mean over the batch's `samples`, or a [`Loss::weighted`].
+    ///
+    /// # Errors
+    /// A loss of more than one element, a weight that is no finite number from 0, or what the
+    /// backend reports.
+    pub fn backward<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        loss: impl Into<Loss<B>>,
+        samples: usize,
+    ) -> Result<()> {
+        let Loss { value, weight } = loss.into();
+        let weight = weight.unwrap_or(samples as f64);
+        if !weight.is_finite() || weight < 0.0 {
+            return Err(Error::user(format!(
+                "the weight of a loss is {weight}; use a finite number from 0"
+            )));
+        }
+        if weight == 0.0 {
+            return Ok(());
+        }
+        // Relative to the first batch of the group: a group of one needs no scaling at all.
+        let factor = weight / *state.first_weight.get_or_insert(weight);
+        let gradients = match value {
+            LossValue::Gradients(gradients) if factor == 1.0 => gradients,
+            LossValue::Gradients(gradients) => gradients::scale(&state.model, gradients, factor),
+            LossValue::Tensor(loss) => {
+                let elements = loss.dims()[0];
+                if elements != 1 {
+                    return Err(Error::user(format!(
+                        "the loss has {elements} elements; reduce it to one with `.mean()`"
+                    )));
+                }
+                panics::catch(ErrorKind::Backend, || {
+                    let scaled = if factor == 1.0 {
+                        loss
+                    } else {
+                        loss.mul_scalar(factor)
+                    };
+                    Ok(GradientsParams::from_grads(scaled.backward(), &state.model))
+                })
+                .map_err(|e| e.context("backward pass"))?
+            }
+        };
+        state.gradients = Some(match state.gradients.take() {
+            None => gradients,
+            Some(sum) => gradients::add(&state.model, sum, gradients),
+        });
+        state.weight += factor;
+        Ok(())
+    }
+
+    /// Averages the gradients added so far by weight, checks that they are finite, clips them and
+    /// steps the optimizers.
+    ///
+    /// # Errors
+    /// What the backend or an optimizer reports; with anomaly detection, a gradient that is not
+    /// finite. The model stays as it was.
+    pub fn optimizer_step<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+    ) -> Result<StepOutcome> {
+        let weight = std::mem::take(&mut state.weight);
+        state.first_weight = None;
+        let Some(mut gradients) = state.gradients.take() else {
+            return Ok(StepOutcome::Empty);
+        };
+        if weight != 1.0 {
+            gradients = gradients::scale(&state.model, gradients, 1.0 / weight);
+        }
+        let (model, outcome) =
+            state
+                .optimizers
+                .update(state.model.clone(), gradients, None, self.rules)?;
+        state.model = model;
+        Ok(outcome)
+    }
+
+    /// Runs the model's [`manual_step`](TrainModule::manual_step).
+    pub(crate) fn manual_step<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        batch: M::Batch,
+        context: &mut StepContext<B>,
+    ) -> Result<Vec<StepOutcome>> {
+        let mut step = ManualStep {
+            optimizers: &mut state.optimizers,
+            rules: self.rules,
+            context,
+            outcomes: Vec::new(),
+        };
+        let model = state.model.clone();
+        state.model = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
+        Ok(step.outcomes)
+    }
+}
+
+/// A model in training, with its optimizers and the gradients of the step being built.
+pub struct TrainState<M: TrainModule> {
+    model: M,
+    pub(crate) optimizers: OptimizerSet<M>,
+    gradients: Option<GradientsParams>,
+    /// Weight of the group's first batch; all others are relative to it.
+    first_weight: Option<f64>,
+    /// Sum of relative weights.
+    weight: f64,
+}
+
+impl<M: TrainModule> TrainState<M> {
+    /// The model as it is now.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// Ends training.
+    pub fn into_model(self) -> M {
+        self.model
+    }
+
+    /// Each parameter group's name and the learning rate of its last step.
+    pub fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.optimizers.learning_rates()
+    }
+
+    /// Moves schedules that count epochs on.
+    pub fn on_epoch_end(&mut self) {
+        self.optimizers.on_epoch_end();
+    }
+}

@@ -1,0 +1,270 @@
+//! From a recipe to a run: finds the accelerator and calls the recipe with its backend.
+
+use crate::config::{Devices, TrainerConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::Fabric;
+use crate::module::TrainModule;
+use crate::trainer::Trainer;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+use std::process::ExitCode;
+
+/// A program that trains: generic once, called with the backend of the accelerator that is there.
+///
+/// ```
+/// # use firebox::testing::{Line, line_data, AutodiffBackend};
+/// use firebox::data::Loaders;
+/// use firebox::prelude::*;
+///
+/// struct FitLine(TrainerConfig);
+///
+/// impl Recipe for FitLine {
+///     fn config(&self) -> &TrainerConfig {
+///         &self.0
+///     }
+///     fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+///         let model = Line::new(cx.device());
+///         let mut data = Loaders::new(line_data().batch_size(8));
+///         cx.trainer::<Line<B>>().fit(model, &mut data)?;
+///         Ok(())
+///     }
+/// }
+/// # let runs = tempfile::tempdir().unwrap();
+/// let config = TrainerConfig::new().with_max_epochs(1);
+/// # let config = config.with_run_dir(runs.path());
+/// firebox::try_launch(FitLine(config)).unwrap();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be launched: it does not implement `Recipe`",
+    label = "needs `impl Recipe for ...`",
+    note = "write `config` and `run<B: AutodiffBackend>`; see `firebox::Recipe`"
+)]
+pub trait Recipe: Sized {
+    /// The settings that say which accelerator and devices to use.
+    fn config(&self) -> &TrainerConfig;
+
+    /// Builds the model and trains it on the backend `B`.
+    ///
+    /// # Errors
+    /// Whatever ends the program.
+    fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()>;
+}
+
+/// What a recipe runs on: the device that was chosen, and the settings.
+#[derive(Debug, Clone)]
+pub struct Launch<B: AutodiffBackend> {
+    config: TrainerConfig,
+    accelerator: &'static str,
+    devices: Vec<B::Device>,
+    first: B::Device,
+}
+
+impl<B: AutodiffBackend> Launch<B> {
+    /// The device that models are made on.
+    pub fn device(&self) -> &B::Device {
+        &self.first
+    }
+    /// All devices that were chosen.
+    pub fn devices(&self) -> &[B::Device] {
+        &self.devices
+    }
+    /// The accelerator's name, for example `flex`.
+    pub fn accelerator(&self) -> &'static str {
+        self.accelerator
+    }
+    /// The settings.
+    pub fn config(&self) -> &TrainerConfig {
+        &self.config
+    }
+    /// A trainer with the recipe's settings.
+    pub fn trainer<M: TrainModule<Backend = B>>(&self) -> Trainer<M> {
+        Trainer::new(self.config.clone(), self.first.clone())
+    }
+    /// The operations of a training step, for a loop written by hand.
+    pub fn fabric(&self) -> Fabric<B> {
+        Fabric::from_config(&self.config, self.first.clone())
+    }
+}
+
+/// Runs a recipe on the accelerator its settings name, prints an error if there is one, and gives
+/// the process's exit code: 0, 1 for an error, 2 for a wrong setting.
+pub fn launch(recipe: impl Recipe) -> ExitCode {
+    match try_launch(recipe) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// [`launch`] for programs that go on afterwards.
+///
+/// # Errors
+/// An accelerator or device that does not exist or is not available, or what the recipe returns.
+pub fn try_launch(recipe: impl Recipe) -> Result<()> {
+    recipe.config().check()?;
+    let choice = choose(recipe.config(), &registry::compiled())?;
+    registry::run(choice, recipe)
+}
+
+/// A compiled-in accelerator and what its probe found.
+struct Compiled {
+    name: &'static str,
+    kind: Kind,
+    found: Result<Vec<DeviceInfo>, Unavailable>,
+}
+
+/// An accelerator, and the ids of its devices to use.
+#[derive(Debug, PartialEq, Eq)]
+struct Choice {
+    accelerator: &'static str,
+    devices: Vec<usize>,
+}
+
+/// The compiled-in accelerators, the preferred first. Adding one is a line here.
+macro_rules! registry {
+    ($($feature:literal => $accelerator:path),* $(,)?) => {
+        mod registry {
+            use super::*;
+
+            pub(super) fn compiled() -> Vec<Compiled> {
+                vec![$(
+                    #[cfg(feature = $feature)]
+                    Compiled {
+                        name: <$accelerator>::NAME,
+                        kind: <$accelerator>::KIND,
+                        found: <$accelerator>::probe(),
+                    },
+                )*]
+            }
+
+            pub(super) fn run(choice: Choice, recipe: impl Recipe) -> Result<()> {
+                match choice.accelerator {
+                    $(
+                        #[cfg(feature = $feature)]
+                        <$accelerator>::NAME => run_on::<$accelerator>(&choice.devices, recipe),
+                    )*
+                    other => Err(Error::config(format!("`{other}` is not compiled in"))),
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    "flex" => firebox_flex::Flex,
+    "ndarray" => firebox_ndarray::NdArray,
+}
+
+/// Calls the recipe with an accelerator's backend; one copy of the user's code per accelerator.
+fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
+    let devices: Vec<_> = ids.iter().map(|id| A::device(*id)).collect();
+    let first = devices.first().cloned().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("`{}` has no device", A::NAME),
+        )
+    })?;
+    let config = recipe.config().clone();
+    // Weights that the recipe draws before `fit` follow from the seed as well.
+    A::Backend::seed(&first, config.seed);
+    recipe.run::<A::Backend>(Launch {
+        config,
+        accelerator: A::NAME,
+        devices,
+        first,
+    })
+}
+
+/// Picks the accelerator and its devices.
+fn choose(config: &TrainerConfig, compiled: &[Compiled]) -> Result<Choice> {
+    let wanted = config.accelerator.as_str();
+    let fits = |c: &&Compiled| match wanted {
+        "auto" => true,
+        "cpu" => c.kind == Kind::Cpu,
+        name => c.name == name,
+    };
+    let candidates: Vec<_> = compiled.iter().filter(fits).collect();
+    for candidate in &candidates {
+        if let Ok(devices) = &candidate.found {
+            return Ok(Choice {
+                accelerator: candidate.name,
+                devices: choose_devices(&config.devices, candidate.name, devices)?,
+            });
+        }
+    }
+    if let [
+        Compiled {
+            found: Err(why), ..
+        },
+    ] = candidates.as_slice()
+    {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "accelerator `{wanted}` is not available: {why}; {}",
+                list(compiled)
+            ),
+        ));
+    }
+    Err(Error::config(format!(
+        "there is no accelerator `{wanted}`; {}",
+        list(compiled)
+    )))
+}
+
+/// What is compiled in and what of it can be used.
+fn list(compiled: &[Compiled]) -> String {
+    let names = |available: bool| {
+        let names: Vec<_> = compiled
+            .iter()
+            .filter(|c| !available || c.found.is_ok())
+            .map(|c| c.name)
+            .collect();
+        match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        }
+    };
+    format!(
+        "compiled in: {}; available: {} (or auto, cpu)",
+        names(false),
+        names(true)
+    )
+}
+
+fn choose_devices(wanted: &Devices, accelerator: &str, found: &[DeviceInfo]) -> Result<Vec<usize>> {
+    let ids: Vec<usize> = found.iter().map(|d| d.id).collect();
+    let wrong = |what: String| {
+        let known: Vec<_> = found
+            .iter()
+            .map(|d| format!("{}: {}", d.id, d.name))
+            .collect();
+        Error::config(format!(
+            "`devices` is {wanted}, but {what}; {accelerator} has {}",
+            known.join(", ")
+        ))
+    };
+    let chosen = match wanted {
+        Devices::Auto => ids.into_iter().take(1).collect(),
+        Devices::All => ids,
+        Devices::Count(n) if *n <= ids.len() => ids.into_iter().take(*n).collect(),
+        Devices::Count(_) => return Err(wrong(format!("there is only {}", plural(ids.len())))),
+        Devices::Ids(wanted) => match wanted.iter().find(|id| !ids.contains(id)) {
+            Some(missing) => return Err(wrong(format!("device {missing} does not exist"))),
+            None => wanted.clone(),
+        },
+    };
+    match chosen.len() {
+        1 => Ok(chosen),
+        n => Err(wrong(format!("a run uses one device, not {n}"))),
+    }
+}
+
+fn plural(devices: usize) -> String {
+    match devices {
+        1 => "1 device".into(),
+        n => format!("{n} devices"),
+    }
+}

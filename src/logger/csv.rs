@@ -1,0 +1,163 @@
+//! Values as a table that every tool reads.
+
+use super::{Logger, Row};
+use crate::error::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Writes rows to a CSV file: `step`, `epoch` and a column for each name, empty where a row has no
+/// such value. A name that comes up later gets a column of its own; every row is on disk as soon
+/// as it is logged.
+#[derive(Debug)]
+pub struct CsvLogger {
+    path: PathBuf,
+    names: Vec<String>,
+    writer: Option<csv::Writer<File>>,
+}
+
+impl CsvLogger {
+    /// Writes to a new file at this path, with the first row. A file that is there is kept: the
+    /// run's rows then go to `name-v1.csv`, `name-v2.csv` and so on.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            names: Vec::new(),
+            writer: None,
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes sure that every name has a column.
+    fn add_columns(&mut self, row: &Row<'_>) -> Result<()> {
+        let known = self.names.len();
+        for (name, _) in row.values.iter() {
+            if !self.names.iter().any(|n| n == name) {
+                self.names.push(name.to_owned());
+            }
+        }
+        if self.writer.is_none() {
+            return self.create();
+        }
+        if self.names.len() > known {
+            self.widen(known).map_err(|e| self.error(e))?;
+        }
+        Ok(())
+    }
+
+    fn create(&mut self) -> Result<()> {
+        let wanted = self.path.clone();
+        for version in 0.. {
+            if version > 0 {
+                let stem = wanted.file_stem().unwrap_or_default().to_string_lossy();
+                self.path = wanted.with_file_name(format!("{stem}-v{version}.csv"));
+            }
+            match File::create_new(&self.path) {
+                Ok(file) => {
+                    let mut writer = csv::Writer::from_writer(file);
+                    let header = self.header(self.names.len());
+                    writer.write_record(header).map_err(|e| self.error(e))?;
+                    self.writer = Some(writer);
+                    return Ok(());
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::io("create", &self.path, e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the file anew with the columns added since the first `known`, then replaces it.
+    fn widen(&mut self, known: usize) -> csv::Result<()> {
+        if let Some(mut writer) = self.writer.take() {
+            writer.flush()?;
+        }
+        let wide = self.path.with_extension("csv.tmp");
+        let mut writer = csv::Writer::from_path(&wide)?;
+        writer.write_record(self.header(self.names.len()))?;
+        let missing = self.names.len() - known;
+        for record in csv::Reader::from_path(&self.path)?.records() {
+            let mut record = record?;
+            std::iter::repeat_n("", missing).for_each(|field| record.push_field(field));
+            writer.write_record(&record)?;
+        }
+        writer.flush()?;
+        drop(writer);
+        std::fs::rename(&wide, &self.path)?;
+        let file = File::options().append(true).open(&self.path)?;
+        self.writer = Some(csv::Writer::from_writer(file));
+        Ok(())
+    }
+
+    fn header(&self, names: usize) -> impl Iterator<Item = &str> {
+        let names = self.names.iter().take(names).map(String::as_str);
+        ["step", "epoch"].into_iter().chain(names)
+    }
+
+    fn error(&self, source: csv::Error) -> Error {
+        let message = format!("cannot write `{}`", self.path.display());
+        Error::new(ErrorKind::Io, message).with_source(source)
+    }
+}
+
+impl Logger for CsvLogger {
+    fn log(&mut self, row: &Row<'_>) -> Result<()> {
+        self.add_columns(row)?;
+        let values: BTreeMap<&str, f64> = row.values.iter().collect();
+        let cell = |name: &String| values.get(name.as_str()).map(f64::to_string);
+        let cells = self.names.iter().map(|name| cell(name).unwrap_or_default());
+        let counters = [row.step.to_string(), row.epoch.to_string()];
+        let record: Vec<String> = counters.into_iter().chain(cells).collect();
+        if let Some(writer) = &mut self.writer {
+            let written = writer.write_record(&record);
+            let flushed = written.and_then(|()| Ok(writer.flush()?));
+            flushed.map_err(|e| self.error(e))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::metric::Metrics;
+
+    fn log(logger: &mut CsvLogger, step: u64, values: &[(&str, f64)]) {
+        let values: Metrics = values.iter().map(|(n, v)| ((*n).into(), *v)).collect();
+        let row = Row {
+            step,
+            epoch: 0,
+            values: &values,
+        };
+        logger.log(&row).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_comes_later_gets_a_column() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        let mut logger = CsvLogger::new(&path);
+        log(&mut logger, 1, &[("a", 0.5)]);
+        log(&mut logger, 2, &[("b", 1.0), ("a", 0.25)]);
+        log(&mut logger, 3, &[("b", f64::NAN)]);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "step,epoch,a,b\n1,0,0.5,\n2,0,0.25,1\n3,0,,NaN\n");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        std::fs::write(&path, "mine").unwrap();
+        let mut logger = CsvLogger::new(&path);
+        log(&mut logger, 1, &[("a", 0.5)]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        assert_eq!(logger.path(), dir.path().join("metrics-v1.csv"));
+    }
+}

@@ -1,0 +1,61 @@
+//! Where a run's values go.
+
+mod csv;
+
+pub use csv::CsvLogger;
+
+use crate::config::TrainerConfig;
+use crate::error::Result;
+use crate::metric::Metrics;
+
+/// Takes the values of a run: one row a logged step, epoch, validation or test.
+///
+/// ```
+/// use firebox::logger::{Logger, Row};
+/// use firebox::prelude::*;
+///
+/// /// Prints every row.
+/// struct Print;
+///
+/// impl Logger for Print {
+///     fn log(&mut self, row: &Row<'_>) -> Result<()> {
+///         println!("step {}: {:?}", row.step, row.values);
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Logger {
+    /// Takes the run's settings, before the first row.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it ends the run.
+    fn log_config(&mut self, config: &TrainerConfig) -> Result<()> {
+        let _ = config;
+        Ok(())
+    }
+
+    /// Takes a row.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it ends the run.
+    fn log(&mut self, row: &Row<'_>) -> Result<()>;
+
+    /// Writes everything out. Called once, also when the run has failed.
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Values that belong to one moment of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// The epoch's index, from 0.
+    pub epoch: u64,
+    /// The values by name.
+    pub values: &'a Metrics,
+}

@@ -1,0 +1,373 @@
+//! The training loop.
+
+use super::Run;
+use super::evaluate::evaluate;
+use super::validation::{Finished, ValidationSchedule};
+use crate::callback::BatchInfo;
+use crate::config::{Limit, SanitySteps};
+use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::TrainState;
+use crate::metric::{LogBook, Metrics, Observation, logged_loss};
+use crate::module::{LossValue, StepContext, TrainModule};
+use crate::optim::StepOutcome;
+use crate::panics;
+use crate::progress::Stage;
+use burn::tensor::backend::AutodiffBackend;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Why a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// All epochs are done.
+    MaxEpochs,
+    /// All optimizer steps are done.
+    MaxSteps,
+    /// The time is up.
+    MaxTime,
+    /// `limit_train_batches` is 0: there was nothing to train on.
+    NoTrainBatches,
+    /// A callback asked for it, for this reason.
+    Requested(String),
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MaxEpochs => "all epochs are done",
+            Self::MaxSteps => "all optimizer steps are done",
+            Self::MaxTime => "the time is up",
+            Self::NoTrainBatches => "`limit_train_batches` is 0",
+            Self::Requested(reason) => reason,
+        })
+    }
+}
+
+/// What `fit` trains and validates on.
+pub(crate) struct Loaders<M: TrainModule> {
+    pub(crate) train: TrainLoader<M>,
+    pub(crate) val: Option<EvalLoader<M>>,
+}
+
+/// How long the run may go on, and when it validates.
+struct Plan {
+    start: Instant,
+    max_time: Option<Duration>,
+    accumulate: u64,
+    val_limit: Option<usize>,
+    validation: ValidationSchedule,
+    /// Steps logged last, so that no step is logged twice.
+    last_validated: Option<u64>,
+}
+
+type Book<M> = LogBook<<<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend>;
+
+/// Trains until a limit is reached, or a callback asks to stop.
+pub(crate) fn fit<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    loaders: &Loaders<M>,
+) -> Result<StopReason> {
+    let val_batches = match &loaders.val {
+        Some(val) => val.num_batches(run.config.seed, 0)?,
+        None => None,
+    };
+    let mut plan = Plan {
+        start: Instant::now(),
+        max_time: run.config.max_time.map(|time| time.as_duration()),
+        accumulate: run.config.accumulate_grad_batches.max(1),
+        val_limit: run.config.limit_val_batches.resolve(val_batches, "val")?,
+        validation: ValidationSchedule::new(run.config),
+        last_validated: None,
+    };
+    run.validates = loaders.val.is_some();
+    run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
+    sanity_check(run, state, loaders, plan.val_limit)?;
+    let mut book = LogBook::new(Stage::Train);
+    let stopped = loop {
+        if let Some(reason) = limit_reached(run, &plan) {
+            break reason;
+        }
+        train_epoch(run, state, loaders, &mut plan, &mut book)?;
+    };
+    run.train_hook(state, |c, cx| c.on_fit_end(cx))?;
+    Ok(stopped)
+}
+
+/// Runs a few validation batches and forgets their values.
+fn sanity_check<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &TrainState<M>,
+    loaders: &Loaders<M>,
+    val_limit: Option<usize>,
+) -> Result<()> {
+    let limit = match run.config.num_sanity_val_steps {
+        SanitySteps::Batches(0) => return Ok(()),
+        SanitySteps::Batches(n) => Some(val_limit.unwrap_or(usize::MAX).min(n as usize)),
+        SanitySteps::All => val_limit,
+    };
+    let Some(val) = &loaders.val else {
+        return Ok(());
+    };
+    let optimizers = Some(&state.optimizers);
+    evaluate(
+        run,
+        state.model(),
+        optimizers,
+        Stage::SanityCheck,
+        val,
+        limit,
+    )
+    .map_err(|e| e.context("sanity check"))?;
+    Ok(())
+}
+
+fn train_epoch<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    loaders: &Loaders<M>,
+    plan: &mut Plan,
+    book: &mut Book<M>,
+) -> Result<()> {
+    let epoch = run.progress.epoch;
+    let known = loaders.train.num_batches(run.config.seed, epoch)?;
+    let total = run.config.limit_train_batches.resolve(known, "train")?;
+    let spec = EpochSpec::new(run.fabric.device().clone())
+        .seed(run.config.seed)
+        .epoch(epoch)
+        .limit(total);
+    run.progress.batch = 0;
+    run.batch = BatchInfo {
+        total,
+        ..BatchInfo::default()
+    };
+    run.results = Metrics::default();
+    run.train_hook(state, |c, cx| c.on_train_epoch_start(cx))?;
+
+    let mut in_group = 0;
+    for batch in loaders.train.iter(spec)? {
+        let batch = batch.map_err(run.place("train data"))?;
+        let is_last = batch.is_last;
+        run.batch = BatchInfo {
+            index: batch.index,
+            total,
+            samples: batch.samples,
+        };
+        run.outcome = None;
+        run.logs_now = false;
+        run.results = Metrics::default();
+        run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
+        train_batch(run, state, batch, book)?;
+
+        in_group += 1;
+        let group_is_full = in_group == plan.accumulate || is_last;
+        if group_is_full {
+            in_group = 0;
+            optimizer_step(run, state, book)?;
+        }
+        run.progress.batch += 1;
+        run.progress.total_batches += 1;
+        run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
+        run.log_results()?;
+
+        let finished = Finished {
+            epoch,
+            batch: run.progress.batch,
+            total_batches: run.progress.total_batches,
+            is_last,
+            epoch_batches: total.map(|n| n as u64),
+        };
+        if loaders.val.is_some() && plan.validation.due(finished)? {
+            validate(run, state, loaders, plan)?;
+        }
+        // A stop waits for the group's step: what has been accumulated is not thrown away.
+        if group_is_full && ends_here(run, plan) {
+            break;
+        }
+    }
+    if run.progress.batch == 0 {
+        return Err(Error::data(format!(
+            "the train loader gave no batch in epoch {epoch}"
+        )));
+    }
+    let requested = run.stop_request().is_some();
+    if requested && plan.last_validated != Some(run.progress.total_batches) {
+        validate(run, state, loaders, plan)?;
+    }
+    end_epoch(run, state, book)
+}
+
+/// The epoch's own values, its hooks, and the schedules that count epochs.
+fn end_epoch<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    book: &mut Book<M>,
+) -> Result<()> {
+    run.set_results(book.take_values("_epoch")?);
+    state.optimizers.on_metrics(|name| run.results.get(name));
+    run.train_hook(state, |c, cx| c.on_train_epoch_end(cx))?;
+    run.log_results()?;
+    state.optimizers.on_epoch_end();
+    run.progress.epoch += 1;
+    Ok(())
+}
+
+/// Forward and backward pass of one batch; its gradients join those of the group.
+fn train_batch<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    batch: Batch<M::Batch>,
+    book: &mut Book<M>,
+) -> Result<()> {
+    let samples = batch.samples;
+    let Some(value) = batch.value else {
+        return Ok(());
+    };
+    run.fabric
+        .seed_batch(run.progress.epoch, batch.index as u64);
+    let device = run.fabric.device().clone();
+    let mut cx = StepContext::new(Stage::Train, run.progress, samples, device);
+    if state.optimizers.manual {
+        let outcomes = run
+            .fabric
+            .manual_step(state, value, &mut cx)
+            .map_err(run.place("manual_step"))?;
+        run.outcome = outcomes.last().copied();
+        if outcomes.contains(&StepOutcome::Skipped) {
+            run.progress.skipped_steps += 1;
+        }
+    } else {
+        let loss = panics::catch(ErrorKind::User, || {
+            state.model().training_step(value, &mut cx)
+        })
+        .map_err(run.place("training_step"))?;
+        let weight = loss.weight.unwrap_or(samples as f64);
+        if let LossValue::Tensor(value) = &loss.value
+            && !cx
+                .logged
+                .iter()
+                .any(|l| matches!(&*l.name, "loss" | "train/loss"))
+        {
+            let loss = logged_loss(Observation::from(value), weight)?;
+            cx.logged.push(loss);
+        }
+        run.fabric
+            .backward(state, loss, samples)
+            .map_err(run.place("backward"))?;
+    }
+    run.progress.samples += samples as u64;
+    book.add(cx.logged.into_iter().map(|l| l.inner()), samples as f64)
+}
+
+/// Steps the optimizers and, when it is time, reads and logs the values of the step.
+fn optimizer_step<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    book: &mut Book<M>,
+) -> Result<()> {
+    if !state.optimizers.manual {
+        let outcome = run.fabric.optimizer_step(state);
+        run.outcome = Some(outcome.map_err(run.place("optimizer step"))?);
+    }
+    match run.outcome {
+        Some(StepOutcome::Stepped { .. }) => run.progress.global_step += 1,
+        Some(StepOutcome::Skipped) if !state.optimizers.manual => {
+            run.progress.skipped_steps += 1;
+        }
+        _ => {}
+    }
+    let stepped = matches!(run.outcome, Some(StepOutcome::Stepped { .. }));
+    let every = run.config.log_every_n_steps.max(1);
+    if stepped && run.progress.global_step.is_multiple_of(every) {
+        run.logs_now = true;
+        let mut values = book.group_values()?;
+        if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome {
+            values.insert("train/grad_norm", grad_norm);
+        }
+        if run.progress.skipped_steps > 0 {
+            values.insert("train/skipped_steps", run.progress.skipped_steps as f64);
+        }
+        run.set_results(values);
+    }
+    book.next_group();
+    run.train_hook(state, |c, cx| c.on_optimizer_step(cx))
+}
+
+fn validate<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    loaders: &Loaders<M>,
+    plan: &mut Plan,
+) -> Result<()> {
+    let Some(val) = &loaders.val else {
+        return Ok(());
+    };
+    plan.last_validated = Some(run.progress.total_batches);
+    let optimizers = Some(&state.optimizers);
+    evaluate(
+        run,
+        state.model(),
+        optimizers,
+        Stage::Validate,
+        val,
+        plan.val_limit,
+    )?;
+    state.optimizers.on_metrics(|name| run.results.get(name));
+    run.log_results()?;
+    run.serve(state)
+}
+
+/// Whether the epoch ends before its last batch.
+fn ends_here<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
+    let steps = run.progress.global_step;
+    run.config.max_steps.is_some_and(|max| steps >= max)
+        || time_is_up(run, plan)
+        || run.stop_request().is_some()
+}
+
+/// Why no further epoch begins, if so.
+fn limit_reached<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopReason> {
+    let progress = &run.progress;
+    if run.config.limit_train_batches.is_none() {
+        return Some(StopReason::NoTrainBatches);
+    }
+    if run
+        .config
+        .max_steps
+        .is_some_and(|max| progress.global_step >= max)
+    {
+        return Some(StopReason::MaxSteps);
+    }
+    if run
+        .config
+        .epoch_limit()
+        .is_some_and(|max| progress.epoch >= max)
+    {
+        return Some(StopReason::MaxEpochs);
+    }
+    if time_is_up(run, plan) {
+        return Some(StopReason::MaxTime);
+    }
+    let reason = run.stop_request()?;
+    Some(StopReason::Requested(reason.to_owned()))
+}
+
+/// Whether `max_time` is over; `min_epochs` and `min_steps` win.
+fn time_is_up<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
+    plan.max_time.is_some_and(|max| plan.start.elapsed() >= max) && run.past_minimum()
+}
+
+impl<M: TrainModule> Loaders<M> {
+    /// The loaders as `overfit_batches` wants them: no shuffling.
+    pub(crate) fn for_overfitting(self, limit: Limit) -> Self {
+        if limit.is_none() {
+            return self;
+        }
+        Self {
+            train: self.train.without_shuffle(),
+            val: self.val.map(|val| val.without_shuffle()),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Logged values, from a step's tensors to numbers.
+
+use super::{Mean, MetricState, Observation, read};
+use crate::error::Result;
+use crate::module::Logged;
+use crate::progress::Stage;
+use burn::tensor::backend::Backend;
+use std::borrow::Cow;
+
+/// Named values in the order they were first logged.
+///
+/// ```
+/// use firebox::metric::Metrics;
+///
+/// let metrics: Metrics = [("val/loss".to_owned(), 0.5)].into_iter().collect();
+/// assert_eq!(metrics.get("val/loss"), Some(0.5));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// The value under this name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
+    }
+    /// Sets the value under this name.
+    pub fn insert(&mut self, name: impl Into<String>, value: f64) {
+        let name = name.into();
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, v)) => *v = value,
+            None => self.0.push((name, value)),
+        }
+    }
+    /// All names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+    /// Whether nothing was logged.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<(String, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(values: I) -> Self {
+        let mut metrics = Self::default();
+        metrics.extend(values);
+        metrics
+    }
+}
+
+impl Extend<(String, f64)> for Metrics {
+    fn extend<I: IntoIterator<Item = (String, f64)>>(&mut self, values: I) {
+        for (name, value) in values {
+            self.insert(name, value);
+        }
+    }
+}
+
+/// What was logged in a stage: tensors until they are read, merged statistics from then on.
+pub(crate) struct LogBook<B: Backend> {
+    stage: Stage,
+    /// Not read yet, each with its group (the optimizer step it belongs to) and its weight.
+    unread: Vec<(u64, Logged<B>, f64)>,
+    merged: Vec<Merged>,
+    group: u64,
+}
+
+struct Merged {
+    name: Cow<'static, str>,
+    epoch: MetricState,
+    /// The statistics of one group, and which.
+    group: Option<(u64, MetricState)>,
+}
+
+/// Bounds what waits on the device when steps are not logged.
+const MAX_UNREAD: usize = 1024;
+
+impl<B: Backend> LogBook<B> {
+    pub(crate) fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            unread: Vec::new(),
+            merged: Vec::new(),
+            group: 0,
+        }
+    }
+
+    /// Takes what a batch logged. `weight` is what plain values weigh: the batch's samples.
+    pub(crate) fn add(
+        &mut self,
+        logged: impl IntoIterator<Item = Logged<B>>,
+        weight: f64,
+    ) -> Result<()> {
+        let group = self.group;
+        self.unread
+            .extend(logged.into_iter().map(|logged| (group, logged, weight)));
+        if self.unread.len() < MAX_UNREAD {
+            return Ok(());
+        }
+        self.read()
+    }
+
+    /// Starts the next group.
+    pub(crate) fn next_group(&mut self) {
+        self.group += 1;
+    }
+
+    /// The values of the current group, merged over its batches.
+    pub(crate) fn group_values(&mut self) -> Result<Metrics> {
+        self.read()?;
+        let current = |m: &Merged| match &m.group {
+            Some((group, state)) if *group == self.group => Some((m.name.clone(), state.clone())),
+            _ => None,
+        };
+        values(self.stage, "", self.merged.iter().filter_map(current))
+    }
+
+    /// The values of everything since the last call, merged; then starts anew. Names get `suffix`.
+    pub(crate) fn take_values(&mut self, suffix: &str) -> Result<Metrics> {
+        self.read()?;
+        let merged = std::mem::take(&mut self.merged);
+        let states = merged.into_iter().map(|m| (m.name, m.epoch));
+        values(self.stage, suffix, states)
+    }
+
+    /// Reads what waits on the device, in one transfer.
+    fn read(&mut self) -> Result<()> {
+        let unread = std::mem::take(&mut self.unread);
+        let named = unread.into_iter().map(|(group, logged, weight)| {
+            let name = Name(group, logged.name);
+            (name, logged.value, weight)
+        });
+        for (Name(group, name), state) in read(named.collect())? {
+            self.merge(group, name, state)?;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, group: u64, name: Cow<'static, str>, state: MetricState) -> Result<()> {
+        let Some(merged) = self.merged.iter_mut().find(|m| m.name == name) else {
+            self.merged.push(Merged {
+                name,
+                epoch: state.clone(),
+                group: Some((group, state)),
+            });
+            return Ok(());
+        };
+        let place = |e: crate::Error| e.context(format!("`{}`", merged.name));
+        merged.epoch.merge(&state).map_err(place)?;
+        match &mut merged.group {
+            Some((of, sum)) if *of == group => sum.merge(&state).map_err(place)?,
+            other => *other = Some((group, state)),
+        }
+        Ok(())
+    }
+}
+
+/// A loss as a step's logged value, of this weight.
+pub(crate) fn logged_loss<B: Backend>(loss: Observation<B>, weight: f64) -> Result<Logged<B>> {
+    Ok(Logged {
+        name: Cow::Borrowed("loss"),
+        value: Mean::weighted(loss, weight)?,
+    })
+}
+
+struct Name(u64, Cow<'static, str>);
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+fn values(
+    stage: Stage,
+    suffix: &str,
+    states: impl Iterator<Item = (Cow<'static, str>, MetricState)>,
+) -> Result<Metrics> {
+    let mut metrics = Metrics::default();
+    for (name, state) in states {
+        let values = state
+            .compute()
+            .map_err(|e| e.context(format!("`{name}`")))?;
+        for (part, value) in values {
+            let full = if name.contains('/') {
+                format!("{name}{part}{suffix}")
+            } else {
+                format!("{}/{name}{part}{suffix}", stage.prefix())
+            };
+            metrics.insert(full, value);
+        }
+    }
+    Ok(metrics)
+}

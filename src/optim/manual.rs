@@ -1,0 +1,52 @@
+//! Optimizers stepped by hand.
+
+use super::set::{OptimizerSet, StepOutcome, UpdateRules};
+use crate::error::{ErrorKind, Result};
+use crate::metric::Observation;
+use crate::module::{StepContext, TrainModule};
+use crate::panics;
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use std::borrow::Cow;
+
+/// What [`manual_step`](TrainModule::manual_step) works with: each call of
+/// [`step`](Self::step) runs a backward pass and steps one named group.
+pub struct ManualStep<'a, M: TrainModule> {
+    pub(crate) optimizers: &'a mut OptimizerSet<M>,
+    pub(crate) rules: UpdateRules,
+    pub(crate) context: &'a mut StepContext<M::Backend>,
+    pub(crate) outcomes: Vec<StepOutcome>,
+}
+
+impl<M: TrainModule> ManualStep<'_, M> {
+    /// Runs the backward pass of `loss` and steps the parameters of the group named `group`;
+    /// gradients of all others are dropped. Clipping and the rule for gradients that are not
+    /// finite are those of automatic optimization.
+    ///
+    /// # Errors
+    /// A group that does not exist, or what the backward pass or the optimizer reports.
+    pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
+        let gradients = panics::catch(ErrorKind::Backend, || {
+            Ok(GradientsParams::from_grads(loss.backward(), &model))
+        })?;
+        let (model, outcome) = self
+            .optimizers
+            .update(model, gradients, Some(group), self.rules)?;
+        self.outcomes.push(outcome);
+        Ok(model)
+    }
+
+    /// Logs a value; see [`StepContext::log`].
+    pub fn log(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Observation<M::Backend>>,
+    ) {
+        self.context.log(name, value);
+    }
+
+    /// What the step sees of the run.
+    pub fn context(&self) -> &StepContext<M::Backend> {
+        self.context
+    }
+}

@@ -1,0 +1,13 @@
+//! Optimizers, parameter groups, schedules and clipping.
+
+mod erased;
+pub(crate) mod gradients;
+mod group;
+mod manual;
+pub mod schedule;
+mod set;
+
+pub use group::ParamGroup;
+pub use manual::ManualStep;
+pub(crate) use set::{OptimizerSet, UpdateRules};
+pub use set::{Optimizers, StepOutcome};

@@ -1,0 +1,412 @@
+//! The optimizers of a model: as users describe them, and as a run holds them.
+
+use super::erased::ErasedOptimizer;
+use super::gradients::{self, Norm};
+use super::group::{ParamGroup, matches};
+use super::schedule::{Schedule, ScheduleInterval};
+use crate::config::GradientClip;
+use crate::error::{Error, ErrorKind, Result};
+use crate::module::{TrainModule, short_type_name};
+use crate::panics;
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use std::collections::HashMap;
+
+/// The optimizers of a model, their learning rates and schedules.
+///
+/// Any of Burn's optimizers works, and any other that implements its
+/// [`Optimizer`](burn::optim::Optimizer). Mind that Burn's Adam has `epsilon` 1e-5 by default,
+/// where PyTorch has 1e-8.
+///
+/// ```
+/// # use firebox::testing::{Line, AutodiffBackend};
+/// use burn::optim::AdamConfig;
+/// use firebox::optim::schedule::{Cosine, ScheduleInterval};
+/// use firebox::prelude::*;
+///
+/// # fn build<B: AutodiffBackend>() -> Optimizers<Line<B>> {
+/// Optimizers::single(AdamConfig::new().init())
+///     .with_lr(1e-3)
+///     .with_schedule(ScheduleInterval::Step, Cosine::new(10_000))
+/// # }
+/// ```
+#[must_use]
+pub struct Optimizers<M: TrainModule> {
+    groups: Vec<ParamGroup<M>>,
+    /// Takes the parameters that no group matches.
+    rest: Option<ParamGroup<M>>,
+    lr: Option<f64>,
+    schedule: Option<(ScheduleInterval, Box<dyn Schedule>)>,
+    manual: bool,
+}
+
+impl<M: TrainModule> Optimizers<M> {
+    /// One optimizer, for every parameter that no [group](Self::with_group) takes.
+    pub fn single(optimizer: impl Optimizer<M, M::Backend> + 'static) -> Self {
+        Self {
+            rest: Some(ParamGroup::new("default", ["*"], optimizer)),
+            ..Self::manual_without_groups(false)
+        }
+    }
+
+    /// Optimizers that the model steps itself, by their group's name, in
+    /// [`manual_step`](TrainModule::manual_step). Add them with [`with_group`](Self::with_group).
+    pub fn manual() -> Self {
+        Self::manual_without_groups(true)
+    }
+
+    fn manual_without_groups(manual: bool) -> Self {
+        Self {
+            groups: Vec::new(),
+            rest: None,
+            lr: None,
+            schedule: None,
+            manual,
+        }
+    }
+
+    /// The base learning rate of all groups that have none of their own.
+    pub fn with_lr(mut self, lr: f64) -> Self {
+        self.lr = Some(lr);
+        self
+    }
+
+    /// The schedule of all groups that have none of their own.
+    pub fn with_schedule(mut self, every: ScheduleInterval, schedule: impl Schedule) -> Self {
+        self.schedule = Some((every, Box::new(schedule)));
+        self
+    }
+
+    /// Adds a group. Groups are asked in the order given; the first that matches a path takes it.
+    pub fn with_group(mut self, group: ParamGroup<M>) -> Self {
+        self.groups.push(group);
+        self
+    }
+
+    /// Leaves the parameters whose path matches one of the patterns as they are.
+    pub fn with_frozen<P: Into<String>>(self, patterns: impl IntoIterator<Item = P>) -> Self {
+        self.with_group(ParamGroup::frozen("frozen", patterns))
+    }
+}
+
+/// How gradients are treated before the optimizers see them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UpdateRules {
+    pub(crate) clip: Option<GradientClip>,
+    /// A gradient that is not finite is an error instead of a skipped step.
+    pub(crate) detect_anomaly: bool,
+}
+
+/// What an optimizer step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum StepOutcome {
+    /// The parameters moved. `grad_norm` is the global norm before clipping.
+    Stepped {
+        /// √Σg² over all parameters of the step.
+        grad_norm: f64,
+    },
+    /// A gradient was NaN or infinite: parameters and schedules stay as they were.
+    Skipped,
+    /// Every batch of the group weighed 0, so there is nothing to step.
+    Empty,
+}
+
+/// The optimizers of a run: groups with their parameters, and where each schedule is.
+pub(crate) struct OptimizerSet<M: TrainModule> {
+    groups: Vec<Group<M>>,
+    /// `None`: the only group takes every parameter.
+    group_of: Option<HashMap<ParamId, usize>>,
+    schedule: Option<Scheduler>,
+    pub(crate) manual: bool,
+}
+
+struct Group<M: TrainModule> {
+    name: String,
+    optimizer: Box<dyn ErasedOptimizer<M>>,
+    base_lr: f64,
+    schedule: Option<Scheduler>,
+    /// Optimizer steps this group has taken.
+    steps: u64,
+    /// The learning rate of its last step, or of its first if there was none yet.
+    lr: f64,
+}
+
+struct Scheduler {
+    every: ScheduleInterval,
+    schedule: Box<dyn Schedule>,
+    /// Epochs or metric values seen, by the interval.
+    ticks: u64,
+}
+
+impl Scheduler {
+    fn new((every, schedule): (ScheduleInterval, Box<dyn Schedule>)) -> Result<Self> {
+        schedule.check()?;
+        Ok(Self {
+            every,
+            schedule,
+            ticks: 0,
+        })
+    }
+
+    fn lr(&mut self, base: f64, steps: u64) -> f64 {
+        let t = match self.every {
+            ScheduleInterval::Step => steps,
+            _ => self.ticks,
+        };
+        self.schedule.lr(base, t)
+    }
+}
+
+impl<M: TrainModule> OptimizerSet<M> {
+    /// Assigns every parameter of the model to a group.
+    pub(crate) fn new(model: &M, optimizers: Optimizers<M>) -> Result<Self> {
+        let Optimizers {
+            groups: mut described,
+            rest,
+            lr,
+            schedule,
+            manual,
+        } = optimizers;
+        let whole = described.is_empty();
+        described.extend(rest);
+        let paths = paths(model);
+        let mut group_of = HashMap::new();
+        for (path, id) in &paths {
+            if let Some(index) = described
+                .iter()
+                .position(|g| g.patterns.iter().any(|p| matches(p, path)))
+            {
+                group_of.insert(*id, index);
+            }
+        }
+        let mut groups = Vec::new();
+        // Frozen groups leave gaps; what is left is numbered anew.
+        let mut renumbered = HashMap::new();
+        for (index, group) in described.into_iter().enumerate() {
+            check_patterns(&group, &paths)?;
+            let Some(optimizer) = group.optimizer else {
+                continue;
+            };
+            let base_lr = check_lr(&group.name, group.lr.or(lr))?;
+            renumbered.insert(index, groups.len());
+            groups.push(Group {
+                name: group.name,
+                optimizer,
+                base_lr,
+                schedule: group.schedule.map(Scheduler::new).transpose()?,
+                steps: 0,
+                lr: base_lr,
+            });
+        }
+        if groups.is_empty() {
+            return Err(Error::config(format!(
+                "`configure_optimizers` of `{}` returns no optimizer; use `Optimizers::single` or `with_group`",
+                short_type_name::<M>()
+            )));
+        }
+        group_of.retain(|_, index| match renumbered.get(index) {
+            Some(new) => {
+                *index = *new;
+                true
+            }
+            None => false,
+        });
+        let mut set = Self {
+            groups,
+            group_of: (!whole).then_some(group_of),
+            schedule: schedule.map(Scheduler::new).transpose()?,
+            manual,
+        };
+        for index in 0..set.groups.len() {
+            set.refresh_lr(index);
+        }
+        Ok(set)
+    }
+
+    /// Checks, clips and applies averaged gradients. `only` names the group to step, if not all.
+    ///
+    /// When a step is skipped the model comes back as it was.
+    pub(crate) fn update(
+        &mut self,
+        model: M,
+        gradients: GradientsParams,
+        only: Option<&str>,
+        rules: UpdateRules,
+    ) -> Result<(M, StepOutcome)> {
+        let gradients = self.of_groups(&model, gradients, only)?;
+        let mut merged = Vec::with_capacity(gradients.len());
+        let mut squares = 0.0;
+        for (index, gradients) in gradients {
+            let (gradients, norm) = gradients::norm(&model, gradients)?;
+            match norm {
+                Norm::Finite(norm) => squares += norm * norm,
+                Norm::NotFinite(names) if rules.detect_anomaly => {
+                    return Err(Error::new(
+                        ErrorKind::NonFinite,
+                        format!("the gradient of `{}` is not finite", names.join("`, `")),
+                    ));
+                }
+                Norm::NotFinite(_) => return Ok((model, StepOutcome::Skipped)),
+            }
+            merged.push((index, gradients));
+        }
+        let grad_norm = f64::sqrt(squares);
+        let mut model = model;
+        for (index, gradients) in merged {
+            let gradients = match rules.clip {
+                Some(clip) => gradients::clip(&model, gradients, clip, grad_norm),
+                None => gradients,
+            };
+            self.refresh_lr(index);
+            if let Some(group) = self.groups.get_mut(index) {
+                let lr = group.lr;
+                let optimizer = &mut group.optimizer;
+                // An optimizer may refuse a shape by panicking (Muon wants matrices).
+                model = panics::catch(ErrorKind::User, || Ok(optimizer.step(lr, model, gradients)))
+                    .map_err(|e| e.context(format!("optimizer of group `{}`", group.name)))?;
+                group.steps += 1;
+            }
+        }
+        Ok((model, StepOutcome::Stepped { grad_norm }))
+    }
+
+    /// The gradients of each group, without the frozen ones.
+    fn of_groups(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        only: Option<&str>,
+    ) -> Result<Vec<(usize, GradientsParams)>> {
+        let wanted = match only {
+            None => None,
+            Some(name) => Some(self.position(name)?),
+        };
+        let Some(group_of) = &self.group_of else {
+            return Ok(vec![(0, gradients)]);
+        };
+        let split = gradients::split(model, gradients, group_of, self.groups.len());
+        Ok(split
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| wanted.is_none_or(|w| w == *index))
+            .collect())
+    }
+
+    fn position(&self, name: &str) -> Result<usize> {
+        self.groups
+            .iter()
+            .position(|g| g.name == name)
+            .ok_or_else(|| {
+                let names: Vec<_> = self.groups.iter().map(|g| g.name.as_str()).collect();
+                Error::config(format!(
+                    "there is no optimizer named `{name}`; there is `{}`",
+                    names.join("`, `")
+                ))
+            })
+    }
+
+    fn refresh_lr(&mut self, index: usize) {
+        if let Some(group) = self.groups.get_mut(index) {
+            let scheduler = group.schedule.as_mut().or(self.schedule.as_mut());
+            group.lr = scheduler.map_or(group.base_lr, |s| s.lr(group.base_lr, group.steps));
+        }
+    }
+
+    fn schedulers(&mut self) -> impl Iterator<Item = &mut Scheduler> {
+        let own = self.groups.iter_mut().filter_map(|g| g.schedule.as_mut());
+        own.chain(&mut self.schedule)
+    }
+
+    /// Moves epoch schedules on.
+    pub(crate) fn on_epoch_end(&mut self) {
+        for scheduler in self.schedulers() {
+            if matches!(scheduler.every, ScheduleInterval::Epoch) {
+                scheduler.ticks += 1;
+            }
+        }
+    }
+
+    /// Moves schedules that watch a metric on; they see each new value once.
+    pub(crate) fn on_metrics(&mut self, value_of: impl Fn(&str) -> Option<f64>) {
+        for scheduler in self.schedulers() {
+            if let ScheduleInterval::Metric(name) = &scheduler.every
+                && let Some(value) = value_of(name)
+            {
+                scheduler.schedule.observe(value);
+                scheduler.ticks += 1;
+            }
+        }
+    }
+
+    /// Each group's name and the learning rate of its last step.
+    pub(crate) fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.groups.iter().map(|g| (g.name.as_str(), g.lr))
+    }
+
+    /// Each group's optimizer state, by name.
+    pub(crate) fn save_optimizers(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let save = |g: &Group<M>| Ok((g.name.clone(), g.optimizer.save()?));
+        self.groups.iter().map(save).collect()
+    }
+}
+
+/// The path and id of every float parameter, in visiting order.
+pub(crate) fn paths<M: TrainModule>(model: &M) -> Vec<(String, ParamId)> {
+    #[derive(Default)]
+    struct Paths {
+        stack: Vec<String>,
+        found: Vec<(String, ParamId)>,
+    }
+    impl<B: Backend> ModuleVisitor<B> for Paths {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            self.found.push((self.stack.join("."), param.id));
+        }
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.stack.push(name.into());
+        }
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.stack.pop();
+        }
+    }
+    let mut visitor = Paths::default();
+    model.visit(&mut visitor);
+    visitor.found
+}
+
+fn check_patterns<M: TrainModule>(
+    group: &ParamGroup<M>,
+    paths: &[(String, ParamId)],
+) -> Result<()> {
+    let unmatched = |p: &&String| !paths.iter().any(|(path, _)| matches(p, path));
+    match group.patterns.iter().find(unmatched) {
+        None => Ok(()),
+        Some(pattern) => {
+            let known: Vec<_> = paths.iter().take(8).map(|(p, _)| p.as_str()).collect();
+            Err(Error::config(format!(
+                "pattern `{pattern}` of parameter group `{}` matches no parameter of `{}`, which has `{}`{}",
+                group.name,
+                short_type_name::<M>(),
+                known.join("`, `"),
+                if paths.len() > known.len() {
+                    ", ..."
+                } else {
+                    ""
+                },
+            )))
+        }
+    }
+}
+
+fn check_lr(group: &str, lr: Option<f64>) -> Result<f64> {
+    match lr {
+        Some(lr) if lr.is_finite() && lr >= 0.0 => Ok(lr),
+        Some(lr) => Err(Error::config(format!(
+            "the learning rate of parameter group `{group}` is {lr}; use a finite number from 0"
+        ))),
+        None => Err(Error::config(format!(
+            "parameter group `{group}` has no learning rate; set one with `with_lr`"
+        ))),
+    }
+}

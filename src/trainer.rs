@@ -1,0 +1,357 @@
+//! Settings, callbacks and loggers around the loops.
+
+use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
+use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
+use crate::data::{DataModule, Loader};
+use crate::error::{Error, Result};
+use crate::fabric::Fabric;
+use crate::logger::{CsvLogger, Logger};
+use crate::loops::fit::{Loaders, StopReason};
+use crate::loops::{Run, evaluate, fit};
+use crate::metric::Metrics;
+use crate::module::{PredictModule, TrainModule, short_type_name};
+use crate::optim::Optimizers;
+use crate::progress::{Progress, Stage};
+use crate::{precision, table};
+use burn::tensor::Device;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use std::fs;
+use std::io::ErrorKind as IoErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Trains, validates, tests and predicts with a model.
+///
+/// A [`Launch`](crate::Launch) makes one for the accelerator it found; [`Trainer::new`] makes one
+/// for a device you chose.
+///
+/// ```
+/// # use firebox::testing::{Line, Cpu, line_data};
+/// use firebox::data::Loaders;
+/// use firebox::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let runs = tempfile::tempdir().unwrap();
+/// let config = TrainerConfig::new().with_max_epochs(20).with_run_dir(runs.path());
+/// let device = Default::default();
+/// let mut data = Loaders::new(line_data().batch_size(8).shuffle(true)).with_val(line_data());
+/// let outcome = Trainer::new(config, device).fit(Line::<Cpu>::new(&device), &mut data)?;
+/// assert!(outcome.metrics.get("val/loss").unwrap() < 0.01);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Trainer<M: TrainModule> {
+    config: TrainerConfig,
+    device: Device<M::Backend>,
+    callbacks: Vec<Box<dyn Callback<M>>>,
+    loggers: Vec<Box<dyn Logger>>,
+}
+
+/// What a fit leaves behind.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FitOutcome<M> {
+    /// The model after the last step.
+    pub model: M,
+    /// The best checkpoint by the watched value; without one, the last checkpoint.
+    pub best_checkpoint: Option<PathBuf>,
+    /// The latest value of every logged name.
+    pub metrics: Metrics,
+    /// Epochs, batches, steps and samples.
+    pub progress: Progress,
+    /// Why it ended.
+    pub stopped: StopReason,
+    /// The folder with the run's files, if it wrote any.
+    pub run_dir: Option<PathBuf>,
+    /// How long it took, validation included.
+    pub elapsed: Duration,
+}
+
+impl<M: TrainModule> Trainer<M> {
+    /// A trainer on this device.
+    pub fn new(config: TrainerConfig, device: Device<M::Backend>) -> Self {
+        Self {
+            config,
+            device,
+            callbacks: Vec::new(),
+            loggers: Vec::new(),
+        }
+    }
+
+    /// Adds a callback; hooks run in the order callbacks were added.
+    #[must_use]
+    pub fn with_callback(mut self, callback: impl Callback<M> + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Adds a logger, beside those that the config names.
+    #[must_use]
+    pub fn with_logger(mut self, logger: impl Logger + 'static) -> Self {
+        self.loggers.push(Box::new(logger));
+        self
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &TrainerConfig {
+        &self.config
+    }
+
+    /// Trains the model with the optimizers it asks for.
+    ///
+    /// # Errors
+    /// A wrong setting, before any work; or what a step, the data, a callback or a file reports,
+    /// with the epoch and batch. With checkpoints on, the last step's model has been saved.
+    pub fn fit(&mut self, model: M, data: &mut impl DataModule<M>) -> Result<FitOutcome<M>> {
+        let optimizers = model
+            .configure_optimizers()
+            .map_err(|e| e.context("configure_optimizers"))?;
+        self.fit_with(model, optimizers, data)
+    }
+
+    /// Trains the model with these optimizers.
+    ///
+    /// # Errors
+    /// As [`fit`](Self::fit).
+    pub fn fit_with(
+        &mut self,
+        model: M,
+        optimizers: Optimizers<M>,
+        data: &mut impl DataModule<M>,
+    ) -> Result<FitOutcome<M>> {
+        let config = effective(&self.config)?;
+        let fabric = Fabric::from_config(&config, self.device.clone());
+        M::Backend::seed(&self.device, config.seed);
+        let mut state = fabric.setup_with(model, optimizers)?;
+        let loaders = fit_loaders(&config, data)?;
+
+        let writes = config.fast_dev_run.batches().is_none();
+        let mut loggers = std::mem::take(&mut self.loggers);
+        let added = self.add_default_callbacks(&config);
+        let run_dir = match writes && self.writes_files(&config) {
+            true => Some(new_run_dir(&config)?),
+            false => None,
+        };
+        if let Some(dir) = &run_dir {
+            config.save(dir.join("config.toml"))?;
+            loggers.extend(default_loggers(&config, dir)?);
+        }
+        loggers.iter_mut().try_for_each(|l| l.log_config(&config))?;
+
+        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut loggers);
+        run.run_dir = run_dir.as_deref();
+        let start = Instant::now();
+        let mut fitted = fit::fit(&mut run, &mut state, &loaders);
+        if let Err(error) = &fitted {
+            // The first error is the one to report; what fails on the way out must not hide it.
+            let told = run.train_hook(&state, |c, cx| c.on_exception(cx, error));
+            fitted = fitted.map_err(|error| match told {
+                Ok(()) => error,
+                Err(second) => error.context(format!("(and on the way out: {second})")),
+            });
+        }
+        let elapsed = start.elapsed();
+        let (progress, metrics) = (run.progress, run.metrics);
+        let finished = loggers.iter_mut().try_for_each(|l| l.finish());
+        let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
+        let best_checkpoint = best.map(Path::to_path_buf);
+        self.callbacks.truncate(self.callbacks.len() - added);
+        let stopped = fitted?;
+        finished?;
+        Ok(FitOutcome {
+            model: state.into_model(),
+            best_checkpoint,
+            metrics,
+            progress,
+            stopped,
+            run_dir,
+            elapsed,
+        })
+    }
+
+    /// Validates the model on the data module's validation loader.
+    ///
+    /// # Errors
+    /// No validation loader, or what the data or a step reports.
+    pub fn validate(&mut self, model: &M, data: &mut impl DataModule<M>) -> Result<Metrics> {
+        self.evaluate(model, data, Stage::Validate)
+    }
+
+    /// Tests the model on the data module's test loader.
+    ///
+    /// # Errors
+    /// No test loader, or what the data or a step reports.
+    pub fn test(&mut self, model: &M, data: &mut impl DataModule<M>) -> Result<Metrics> {
+        self.evaluate(model, data, Stage::Test)
+    }
+
+    /// What the model predicts for each batch, in the loader's order.
+    ///
+    /// # Errors
+    /// What the data or a step reports.
+    pub fn predict<I: Send + 'static, O: Send + 'static>(
+        &mut self,
+        model: &M,
+        loader: &Loader<<M::Backend as AutodiffBackend>::InnerBackend, I>,
+    ) -> Result<Vec<O>>
+    where
+        M::Eval: PredictModule<Input = I, Output = O>,
+    {
+        let config = effective(&self.config)?;
+        let fabric = Fabric::from_config(&config, self.device.clone());
+        loader.check().map_err(|e| e.context("predict loader"))?;
+        let batches = loader.num_batches(config.seed, 0)?;
+        let limit = config.limit_predict_batches.resolve(batches, "predict")?;
+        let added = self.add_progress(&config);
+        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut []);
+        let outputs = evaluate::predict(&mut run, model, loader, limit);
+        self.callbacks.truncate(self.callbacks.len() - added);
+        outputs
+    }
+
+    fn evaluate(
+        &mut self,
+        model: &M,
+        data: &mut impl DataModule<M>,
+        stage: Stage,
+    ) -> Result<Metrics> {
+        let config = effective(&self.config)?;
+        let fabric = Fabric::from_config(&config, self.device.clone());
+        data.prepare().map_err(|e| e.context("prepare"))?;
+        data.setup(stage).map_err(|e| e.context("setup"))?;
+        let (loader, limit) = match stage {
+            Stage::Test => (data.test_loader()?, config.limit_test_batches),
+            _ => (data.val_loader()?, config.limit_val_batches),
+        };
+        let name = stage.prefix();
+        let loader = loader.ok_or_else(|| no_loader(data, name))?;
+        loader
+            .check()
+            .map_err(|e| e.context(format!("{name} loader")))?;
+        let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
+        let added = self.add_progress(&config);
+        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut []);
+        let metrics = evaluate::evaluate(&mut run, model, None, stage, &loader, limit);
+        self.callbacks.truncate(self.callbacks.len() - added);
+        let metrics = metrics?;
+        if config.progress != ProgressMode::Off {
+            let rows: Vec<[String; 2]> = metrics
+                .iter()
+                .map(|(name, value)| [name.to_owned(), table::number(value)])
+                .collect();
+            print!("{}", table::render(["metric", "value"], &rows));
+        }
+        Ok(metrics)
+    }
+
+    /// Adds what the config asks for and nobody has given; returns how many.
+    fn add_default_callbacks(&mut self, config: &TrainerConfig) -> usize {
+        let mut added = self.add_progress(config);
+        if config.model_summary && config.progress != ProgressMode::Off {
+            self.callbacks.push(Box::new(ModelSummary::new()));
+            added += 1;
+        }
+        if config.checkpointing && !self.callbacks.iter().any(|c| c.writes_checkpoints()) {
+            self.callbacks.push(Box::new(ModelCheckpoint::new()));
+            added += 1;
+        }
+        added
+    }
+
+    fn add_progress(&mut self, config: &TrainerConfig) -> usize {
+        let bar = match config.progress {
+            ProgressMode::Off => return 0,
+            ProgressMode::Auto => ProgressBar::new(),
+            ProgressMode::Bar => ProgressBar::bar(),
+            ProgressMode::Plain => ProgressBar::plain(),
+        };
+        self.callbacks.push(Box::new(bar));
+        1
+    }
+
+    fn writes_files(&self, config: &TrainerConfig) -> bool {
+        !config.logger.names().is_empty() || self.callbacks.iter().any(|c| c.writes_checkpoints())
+    }
+}
+
+/// The settings, checked, as `fast_dev_run` and `overfit_batches` change them.
+fn effective(config: &TrainerConfig) -> Result<TrainerConfig> {
+    config.check()?;
+    precision::check(config.precision)?;
+    let mut config = config.clone();
+    if let Some(batches) = config.fast_dev_run.batches() {
+        let few = Limit::Batches(batches as usize);
+        config.max_epochs = Some(1);
+        config.limit_train_batches = few;
+        config.limit_val_batches = few;
+        config.limit_test_batches = few;
+        config.limit_predict_batches = few;
+        config.num_sanity_val_steps = SanitySteps::Batches(0);
+        config.val_check_interval = ValCheckInterval::Fraction(1.0);
+        config.check_val_every_n_epoch = 1;
+    }
+    if !config.overfit_batches.is_none() {
+        config.limit_train_batches = config.overfit_batches;
+        config.limit_val_batches = config.overfit_batches;
+    }
+    Ok(config)
+}
+
+/// The loaders of a fit, checked. A stage limited to 0 batches is never asked for its loader.
+fn fit_loaders<M: TrainModule, D: DataModule<M>>(
+    config: &TrainerConfig,
+    data: &mut D,
+) -> Result<Loaders<M>> {
+    data.prepare().map_err(|e| e.context("prepare"))?;
+    data.setup(Stage::Train).map_err(|e| e.context("setup"))?;
+    let train = data
+        .train_loader()?
+        .ok_or_else(|| no_loader(data, "train"))?;
+    train.check().map_err(|e| e.context("train loader"))?;
+    let val = match config.limit_val_batches.is_none() {
+        true => None,
+        false => data.val_loader()?,
+    };
+    if let Some(val) = &val {
+        val.check().map_err(|e| e.context("val loader"))?;
+    }
+    Ok(Loaders { train, val }.for_overfitting(config.overfit_batches))
+}
+
+fn no_loader<D>(_data: &D, name: &str) -> Error {
+    Error::config(format!(
+        "the data module `{}` has no {name} loader; implement `{name}_loader`",
+        short_type_name::<D>()
+    ))
+}
+
+fn default_loggers(config: &TrainerConfig, run_dir: &Path) -> Result<Vec<Box<dyn Logger>>> {
+    let logger = |name: &String| match name.as_str() {
+        "csv" => Ok(Box::new(CsvLogger::new(run_dir.join("metrics.csv"))) as Box<dyn Logger>),
+        other => Err(Error::config(format!(
+            "`logger` is {other}, which does not exist; use csv or none"
+        ))),
+    };
+    config.logger.names().iter().map(logger).collect()
+}
+
+/// Makes the next free `version_N` under the config's folder.
+fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
+    let root = &config.run_dir;
+    let failed = |e| Error::io("create the run folder in", root, e);
+    fs::create_dir_all(root).map_err(failed)?;
+    let entries = fs::read_dir(root).map_err(failed)?;
+    let version = |name: &str| name.strip_prefix("version_")?.parse::<u64>().ok();
+    let taken = entries.filter_map(|e| version(e.ok()?.file_name().to_str()?));
+    let first = taken.max().map_or(0, |last| last + 1);
+    for version in first.. {
+        let dir = root.join(format!("version_{version}"));
+        match fs::create_dir(&dir) {
+            Ok(()) => return Ok(dir),
+            // Another run was faster.
+            Err(e) if e.kind() == IoErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(Error::config("there is no free `version_N` folder"))
+}
