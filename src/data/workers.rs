@@ -1,11 +1,11 @@
 //! The threads that load batches ahead.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics;
 
 /// A fixed number of threads, started at the first job and joined when the pool is dropped.
 ///
@@ -110,12 +110,7 @@ pub(super) fn caught<T>(
     what: impl FnOnce() -> String,
     run: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let message = panic
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("without a message");
-        Err(Error::data(format!("{} panicked: {message}", what())))
+    panics::catch_as(run, |panic| {
+        Error::data(format!("{} panicked: {panic}", what()))
     })
 }

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+use crate::metric::Mode;
 use ::burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use serde_json::json;
 
