@@ -136,11 +136,11 @@ impl ModelCheckpoint {
             let kept = self.state.best.iter().chain(&self.state.last);
             self.save_top_k.is_none() || kept.into_iter().any(|k| k.path == path)
         };
-        let remove = dropped.into_iter().map(|d| d.path);
-        Decision {
-            save,
-            remove: remove.filter(|path| !still_kept(path)).collect(),
-        }
+        let mut remove: Vec<PathBuf> = dropped.into_iter().map(|d| d.path).collect();
+        remove.retain(|path| !still_kept(path));
+        // It may have been the last and one of the best.
+        remove.dedup();
+        Decision { save, remove }
     }
 
     fn act<M: TrainModule>(&mut self, cx: &mut RunContext<'_, M>, score: Option<f64>) {
@@ -291,6 +291,14 @@ mod tests {
         assert_eq!(kept, vec![3]);
         let (kept, _) = keep(watching(Mode::Max, 1).save_all(), &[1., 5., 3.]);
         assert_eq!(kept, vec![1, 2, 3]);
+    }
+
+    #[test]
+    fn what_was_both_last_and_best_is_removed_once() {
+        let mut policy = watching(Mode::Min, 1);
+        policy.decide("1".into(), 1, Some(2.0));
+        let second = policy.decide("2".into(), 2, Some(1.0));
+        assert_eq!(second.remove, [PathBuf::from("1")]);
     }
 
     #[test]

@@ -236,12 +236,16 @@ fn typed(value: &toml::Value) -> Option<String> {
 }
 
 fn parse_toml(text: &str) -> Result<File> {
-    toml::from_str(text).map_err(|e| Error::config("not TOML").with_source(e))
+    // The message shows the place over several lines, and ends with a line break.
+    toml::from_str(text)
+        .map_err(|e| Error::config(format!("not TOML: {}", e.to_string().trim_end())))
 }
 
 #[cfg(feature = "yaml")]
 fn parse_yaml(text: &str) -> Result<File> {
-    serde_saphyr::from_str(text)
+    // Only `true` and `false` are booleans, as in YAML 1.2: `progress: off` is the word.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options)
         .map_err(|e| Error::config("not a YAML mapping of settings").with_source(e))
 }
 

@@ -5,9 +5,11 @@
     reason = "tests"
 )]
 
+mod messages;
+mod random;
+
 use super::*;
 use clap::{CommandFactory, Parser};
-use proptest::prelude::*;
 use std::time::Duration;
 
 #[derive(Debug, Parser)]
@@ -29,10 +31,6 @@ fn parse_error(flags: &[&str]) -> String {
     assert_eq!(error.exit_code(), 2);
     let text = error.to_string();
     text.split("\n\n").next().unwrap().to_owned()
-}
-
-fn toml_error(text: &str) -> String {
-    TrainerConfig::from_toml_str(text).unwrap_err().to_string()
 }
 
 /// A file in a folder of its own; messages name it by its path, which is cut to `name`.
@@ -249,115 +247,6 @@ fn none_unsets() {
 }
 
 #[test]
-fn messages_for_flags() {
-    insta::assert_snapshot!(parse_error(&["--max-epochs=-3"]), @"");
-    insta::assert_snapshot!(parse_error(&["--max-epochs", "-3"]), @"");
-    insta::assert_snapshot!(parse_error(&["--seed=18446744073709551615"]), @"");
-    insta::assert_snapshot!(parse_error(&["--devices", "0"]), @"");
-    insta::assert_snapshot!(parse_error(&["--devices", "0,0"]), @"");
-    insta::assert_snapshot!(parse_error(&["--precision", "bf16"]), @"");
-    insta::assert_snapshot!(parse_error(&["--accelerator", ""]), @"");
-    insta::assert_snapshot!(parse_error(&["--limit-val-batches", "1.5"]), @"");
-    insta::assert_snapshot!(parse_error(&["--val-check-interval", "0"]), @"");
-    insta::assert_snapshot!(parse_error(&["--log-every-n-steps", "0"]), @"");
-    insta::assert_snapshot!(parse_error(&["--log-every-n-steps", "-1"]), @"");
-    insta::assert_snapshot!(parse_error(&["--gradient-clip", "0"]), @"");
-    insta::assert_snapshot!(parse_error(&["--max-time", "90"]), @"");
-    insta::assert_snapshot!(parse_error(&["--deterministic=maybe"]), @"");
-    insta::assert_snapshot!(parse_error(&["--logger", "csv,csv"]), @"");
-    insta::assert_snapshot!(parse_error(&["--progress", "rich"]), @"");
-}
-
-#[test]
-fn messages_for_files() {
-    let folder = Folder::new();
-    let of = |name: &str, text: &str| {
-        let file = folder.file(name, text);
-        let by_flag = folder.shorten(&parse_error(&["--config", &file]));
-        let by_path = folder.shorten(&TrainerConfig::from_file(file).unwrap_err().to_string());
-        assert_eq!(by_flag, format!("error: {by_path}"));
-        by_path
-    };
-    insta::assert_snapshot!(of("run.toml", "max_epochs = -3"), @"");
-    insta::assert_snapshot!(of("run.toml", "max_epochs = 3.0"), @"");
-    insta::assert_snapshot!(of("run.toml", "seed = \"7\""), @"");
-    insta::assert_snapshot!(of("run.toml", "deterministic = 1"), @"");
-    insta::assert_snapshot!(of("run.toml", "precision = 32"), @"");
-    insta::assert_snapshot!(of("run.toml", "devices = []"), @"");
-    insta::assert_snapshot!(of("run.toml", "max_time = 01:30:00"), @"");
-    insta::assert_snapshot!(of("run.toml", "limit_train_batches = nan"), @"");
-    insta::assert_snapshot!(of("run.toml", "min_epochs = 5\nmax_epochs = 3"), @"");
-    insta::assert_snapshot!(of("run.toml", "max_epoch = 3"), @"");
-    insta::assert_snapshot!(of("run.toml", "max_epochs ="), @"");
-    insta::assert_snapshot!(of("run.json", "[1]"), @"");
-    insta::assert_snapshot!(of("run.ini", ""), @"");
-    insta::assert_snapshot!(
-        folder.shorten(&parse_error(&["--config", &format!("{}/gone.toml", folder.0.path().display())])),
-        @""
-    );
-}
-
-#[cfg(feature = "yaml")]
-#[test]
-fn messages_for_yaml() {
-    let folder = Folder::new();
-    let file = folder.file("run.yaml", "seed: 1\nmax_epochs: many\n");
-    let error = TrainerConfig::from_file(file).unwrap_err();
-    insta::assert_snapshot!(folder.shorten(&error.to_string()), @"");
-    let file = folder.file("run.yml", "- seed\n");
-    let error = TrainerConfig::from_file(file).unwrap_err();
-    insta::assert_snapshot!(folder.shorten(&error.to_string()), @"");
-}
-
-#[test]
-fn contradictions_name_the_settings_and_their_values() {
-    insta::assert_snapshot!(toml_error("min_epochs = 1001"), @"");
-    insta::assert_snapshot!(toml_error("min_steps = 2\nmax_steps = 1"), @"");
-    insta::assert_snapshot!(toml_error("val_check_interval = 5\ncheck_val_every_n_epoch = 2"), @"");
-    insta::assert_snapshot!(toml_error("fast_dev_run = true\noverfit_batches = 4"), @"");
-    insta::assert_snapshot!(toml_error("overfit_batches = 4\nlimit_train_batches = 1"), @"");
-    // Each of these alone, or with what it allows, is fine.
-    for text in [
-        "min_epochs = 1001\nmax_steps = 5",
-        "min_epochs = 3\nmax_epochs = 3",
-        "val_check_interval = 0.5\ncheck_val_every_n_epoch = 2",
-        "fast_dev_run = true\noverfit_batches = 0",
-        "overfit_batches = 4\nlimit_train_batches = 1.0\nlimit_val_batches = 0",
-    ] {
-        TrainerConfig::from_toml_str(text).unwrap();
-    }
-}
-
-#[test]
-fn impossible_values_of_a_program_are_found() {
-    let message = |config: TrainerConfig| config.check().unwrap_err().to_string();
-    let new = TrainerConfig::new;
-    insta::assert_snapshot!(message(new().with_limit_val_batches(Limit::Fraction(f64::NAN))), @"");
-    insta::assert_snapshot!(message(new().with_devices(Devices::Ids(vec![]))), @"");
-    insta::assert_snapshot!(message(new().with_accelerator(" ")), @"");
-    insta::assert_snapshot!(message(new().with_accumulate_grad_batches(0)), @"");
-    insta::assert_snapshot!(message(new().with_max_epochs(u64::MAX)), @"");
-    let impossible = [
-        new().with_devices(0),
-        new().with_devices([1, 1]),
-        new().with_limit_train_batches(Limit::Fraction(-0.5)),
-        new().with_val_check_interval(ValCheckInterval::Fraction(0.0)),
-        new().with_val_check_interval(ValCheckInterval::Batches(0)),
-        new().with_val_check_interval(ValCheckInterval::Time(WallTime::ZERO)),
-        new().with_gradient_clip(GradientClip::Norm(-1.0)),
-        new().with_gradient_clip(GradientClip::Value(f64::INFINITY)),
-        new().with_logger(["csv", "csv"]),
-        new().with_logger(["a,b"]),
-        new().with_run_dir(""),
-        new().with_check_val_every_n_epoch(0),
-        new().with_log_every_n_steps(0),
-    ];
-    for config in impossible {
-        assert!(config.check().is_err(), "{config:?}");
-    }
-}
-
-#[test]
 fn formats_agree() {
     let folder = Folder::new();
     let toml = folder.file(
@@ -515,140 +404,5 @@ fn times_are_read_and_printed() {
         "1h30",
     ] {
         assert_eq!(printed(wrong), None, "{wrong}");
-    }
-}
-
-fn limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![
-        (0..=1_000_000_usize).prop_map(Limit::Batches),
-        Just(Limit::ALL),
-        (0.0..1.0_f64).prop_map(Limit::Fraction),
-    ]
-}
-
-fn number() -> impl Strategy<Value = u64> {
-    0..=i64::MAX as u64
-}
-
-fn time() -> impl Strategy<Value = WallTime> {
-    (number(), 0..1_000_000_000_u32).prop_map(|(s, ns)| Duration::new(s, ns).into())
-}
-
-prop_compose! {
-    fn hardware()(
-        accelerator in "[a-z]{1,8}",
-        devices in prop_oneof![
-            Just(Devices::Auto),
-            Just(Devices::All),
-            (1..100_usize).prop_map(Devices::Count),
-            proptest::collection::hash_set(0..100_usize, 1..5)
-                .prop_map(|ids| Devices::Ids(ids.into_iter().collect())),
-        ],
-        precision in proptest::sample::select(&Precision::ALL[..]),
-        seed in number(),
-        deterministic: bool,
-    ) -> TrainerConfig {
-        TrainerConfig::new()
-            .with_accelerator(accelerator)
-            .with_devices(devices)
-            .with_precision(precision)
-            .with_seed(seed)
-            .with_deterministic(deterministic)
-    }
-}
-
-prop_compose! {
-    fn ends()(
-        config in hardware(),
-        (max_epochs, min_epochs) in proptest::option::of(number())
-            .prop_flat_map(|max| (Just(max), proptest::option::of(0..=max.unwrap_or(1000)))),
-        (max_steps, min_steps) in proptest::option::of(number())
-            .prop_flat_map(|max| (Just(max), proptest::option::of(0..=max.unwrap_or(1000)))),
-        max_time in proptest::option::of(time()),
-        limits in (limit(), limit(), limit(), limit()),
-        dev in number(),
-        overfit in limit(),
-        which in 0..3,
-    ) -> TrainerConfig {
-        let config = config
-            .with_max_epochs(max_epochs)
-            .with_min_epochs(min_epochs)
-            .with_max_steps(max_steps)
-            .with_min_steps(min_steps)
-            .with_max_time(max_time)
-            .with_limit_val_batches(limits.1)
-            .with_limit_test_batches(limits.2)
-            .with_limit_predict_batches(limits.3);
-        // These exclude one another.
-        match which {
-            0 => config.with_overfit_batches(overfit),
-            1 => config.with_fast_dev_run(dev),
-            _ => config.with_limit_train_batches(limits.0),
-        }
-    }
-}
-
-prop_compose! {
-    fn any_config()(
-        config in ends(),
-        (interval, every) in prop_oneof![
-            ((f64::MIN_POSITIVE..=1.0).prop_map(ValCheckInterval::Fraction), 1..=i64::MAX as u64),
-            ((1..=i64::MAX as u64).prop_map(ValCheckInterval::Batches), Just(1)),
-            (time().prop_filter("above 0", |t| *t > WallTime::ZERO)
-                .prop_map(ValCheckInterval::Time), 1..=i64::MAX as u64),
-        ],
-        sanity in prop_oneof![Just(SanitySteps::All), number().prop_map(SanitySteps::Batches)],
-        (log, accumulate) in (1..=i64::MAX as u64, 1..=i64::MAX as u64),
-        clip in proptest::option::of((f64::MIN_POSITIVE..=f64::MAX, any::<bool>()).prop_map(
-            |(number, norm)| if norm { GradientClip::Norm(number) } else { GradientClip::Value(number) }
-        )),
-        (detect_anomaly, model_summary, checkpointing) in any::<(bool, bool, bool)>(),
-        run_dir in "\\PC{1,20}",
-        progress in proptest::sample::select(&ProgressMode::ALL[..]),
-        loggers in proptest::collection::hash_set("[a-m]{1,8}", 0..4),
-    ) -> TrainerConfig {
-        config
-            .with_val_check_interval(interval)
-            .with_check_val_every_n_epoch(every)
-            .with_num_sanity_val_steps(sanity)
-            .with_log_every_n_steps(log)
-            .with_accumulate_grad_batches(accumulate)
-            .with_gradient_clip(clip)
-            .with_detect_anomaly(detect_anomaly)
-            .with_model_summary(model_summary)
-            .with_checkpointing(checkpointing)
-            .with_run_dir(run_dir)
-            .with_progress(progress)
-            .with_logger(loggers.into_iter().collect::<LoggerNames>())
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_config_reads_back(config in any_config()) {
-        prop_assert_eq!(config.problem().map(|p| p.message), None);
-        let toml = config.to_toml().unwrap();
-        prop_assert_eq!(&TrainerConfig::from_toml_str(&toml).unwrap(), &config);
-        prop_assert_eq!(&toml::from_str::<TrainerConfig>(&toml).unwrap(), &config);
-
-        let folder = Folder::new();
-        let json = folder.file("run.json", &serde_json::to_string(&config).unwrap());
-        prop_assert_eq!(&TrainerConfig::from_file(json).unwrap(), &config);
-        #[cfg(feature = "yaml")]
-        {
-            let yaml = folder.file("run.yaml", &serde_saphyr::to_string(&config).unwrap());
-            prop_assert_eq!(&TrainerConfig::from_file(yaml).unwrap(), &config);
-        }
-    }
-
-    #[test]
-    fn the_suggested_fraction_is_a_batch(batches in 1..1_000_000_usize) {
-        let error = Limit::Fraction(1e-12).resolve(Some(batches), "train").unwrap_err().to_string();
-        let suggested = error.split("use ").nth(1).unwrap().split(' ').next().unwrap();
-        let suggested: Limit = suggested.parse().unwrap();
-        prop_assert!(matches!(suggested, Limit::Fraction(_)));
-        prop_assert_eq!(suggested.resolve(Some(batches), "train").unwrap(), Some(1));
     }
 }

@@ -1,0 +1,17 @@
+//! Behaviour tests: one binary, a module for each subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[macro_use]
+mod support;
+
+mod arithmetic;
+mod averages;
+mod hooks;
+mod limits;
+mod stopping;
