@@ -140,7 +140,8 @@ impl Recipe for Args {
 }
 
 fn main() -> ExitCode {
-    let mut args = Args::parse();
-    args.trainer.max_epochs.get_or_insert(100);
+    let trainer = TrainerConfig::new().with_max_epochs(100);
+    let mut args = Args { trainer };
+    args.update_from(std::env::args_os());
     firebox::launch(args)
 }

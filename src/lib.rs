@@ -54,6 +54,11 @@ pub mod burn_train;
 #[doc(hidden)]
 pub mod testing;
 
+/// The README's example, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod prelude {
     //! What a user's file needs.
     pub use crate::callback::{
@@ -69,6 +74,7 @@ pub mod prelude {
     pub use crate::optim::{ManualStep, Optimizers, ParamGroup};
     pub use crate::progress::Stage;
     pub use crate::trainer::{FitOutcome, Trainer};
+    pub use burn::tensor::backend::AutodiffBackend;
 }
 
 pub use config::TrainerConfig;

@@ -78,7 +78,12 @@ impl Recipe for Args {
 }
 
 fn main() -> ExitCode {
-    let mut args = Args::parse();
-    args.trainer.max_epochs.get_or_insert(3);
+    // This program's own default; files, environment and flags win over it.
+    let trainer = TrainerConfig::new().with_max_epochs(3);
+    let mut args = Args {
+        trainer,
+        ..Args::parse_from(["mnist"])
+    };
+    args.update_from(std::env::args_os());
     firebox::launch(args)
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A configuration being put together, and the place each of its settings came from.
 pub(super) struct Layers {
     config: TrainerConfig,
-    /// Settings that are not here have the default.
+    /// Settings that are not here have the default, or come from text without a name.
     origins: BTreeMap<&'static str, String>,
 }
 
@@ -46,13 +46,13 @@ impl Layers {
                 "a configuration ends in .toml, .json, .yaml or .yml, not in `{other}`"
             ))),
         };
-        file.and_then(|file| self.add_values(file, &name))
+        file.and_then(|file| self.add_values(file, Some(&name)))
             .map_err(|e| e.context(name))
     }
 
     /// Lays TOML over it.
     pub fn add_toml(&mut self, text: &str) -> Result<()> {
-        self.add_values(parse_toml(text)?, "the TOML text")
+        self.add_values(parse_toml(text)?, None)
     }
 
     /// Lays flags and environment variables over it; clap has let the flags win.
@@ -76,7 +76,7 @@ impl Layers {
         Ok(())
     }
 
-    fn add_values(&mut self, file: File, origin: &str) -> Result<()> {
+    fn add_values(&mut self, file: File, origin: Option<&str>) -> Result<()> {
         for (key, value) in file {
             let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
                 let keys: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
@@ -90,7 +90,9 @@ impl Layers {
             if !(setting.set_file_value)(&mut self.config, value) {
                 return Err(not_allowed(setting, &shown));
             }
-            self.origins.insert(setting.key, origin.to_owned());
+            if let Some(origin) = origin {
+                self.origins.insert(setting.key, origin.to_owned());
+            }
         }
         Ok(())
     }
@@ -103,13 +105,21 @@ impl Layers {
         let origins: Vec<_> = problem
             .keys
             .iter()
-            .filter_map(|key| Some(format!("`{key}` comes from {}", self.origins.get(key)?)))
+            .filter_map(|key| Some((key, self.origins.get(key)?)))
             .collect();
-        Err(Error::config(if origins.is_empty() {
-            problem.message
-        } else {
-            format!("{} ({})", problem.message, origins.join(", "))
-        }))
+        Err(match origins.as_slice() {
+            [] => Error::config(problem.message),
+            [(_, one), others @ ..] if others.iter().all(|(_, other)| other == one) => {
+                Error::config(problem.message).context(one)
+            }
+            several => {
+                let several = several
+                    .iter()
+                    .map(|(key, origin)| format!("`{key}` from {origin}"));
+                let several = several.collect::<Vec<_>>().join(", ");
+                Error::config(format!("{} ({several})", problem.message))
+            }
+        })
     }
 }
 

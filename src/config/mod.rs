@@ -234,7 +234,10 @@ impl TrainerConfig {
     /// assert_eq!(config.limit_val_batches, Limit::Fraction(0.5));
     ///
     /// let error = TrainerConfig::from_toml_str("max_epochs = -3").unwrap_err();
-    /// assert_eq!(error.to_string(), "`max_epochs` is -3; use a whole number from 0 (below 2^63), or `none`");
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "`max_epochs` is -3; use a whole number from 0 (below 2^63), or leave it out (`none`)",
+    /// );
     /// # Ok::<(), firebox::Error>(())
     /// ```
     ///

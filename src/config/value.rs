@@ -73,7 +73,11 @@ impl Setting {
         } else {
             self.value_allowed
         };
-        let or_none = if self.optional { ", or `none`" } else { "" };
+        let or_none = if self.optional {
+            ", or leave it out (`none`)"
+        } else {
+            ""
+        };
         format!("{allowed}{or_none}")
     }
 

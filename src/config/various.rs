@@ -36,8 +36,8 @@ impl fmt::Display for GradientClip {
 
 impl SettingValue for GradientClip {
     const NAME: &'static str = "CLIP";
-    const ALLOWED: &'static str = "a number above 0 for the norm (`1.0` or `norm:1.0`) or for each \
-         entry (`value:0.5`); to switch clipping off, leave it out";
+    const ALLOWED: &'static str = "a number above 0, for the norm (`1.0` or `norm:1.0`) or for each \
+         entry (`value:0.5`)";
 
     fn from_text(text: &str) -> Option<Self> {
         let (clip, number): (fn(f64) -> Self, &str) = match text.split_once(':') {

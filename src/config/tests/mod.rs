@@ -64,7 +64,30 @@ fn nothing_given_is_the_default() {
 
 #[test]
 fn defaults_as_toml() {
-    insta::assert_snapshot!(TrainerConfig::default().to_toml().unwrap(), @"");
+    insta::assert_snapshot!(TrainerConfig::default().to_toml().unwrap(), @r#"
+    accelerator = "auto"
+    devices = "auto"
+    precision = "32-true"
+    seed = 42
+    deterministic = false
+    limit_train_batches = 1.0
+    limit_val_batches = 1.0
+    limit_test_batches = 1.0
+    limit_predict_batches = 1.0
+    overfit_batches = 0
+    fast_dev_run = 0
+    val_check_interval = 1.0
+    check_val_every_n_epoch = 1
+    num_sanity_val_steps = 2
+    log_every_n_steps = 50
+    accumulate_grad_batches = 1
+    detect_anomaly = false
+    run_dir = "runs"
+    progress = "auto"
+    model_summary = true
+    checkpointing = true
+    logger = ["csv"]
+    "#);
 }
 
 #[test]
@@ -214,7 +237,7 @@ fn flags_over_environment_over_files_over_defaults() {
     assert_eq!(
         message,
         "error: `min_steps` is 2, above `max_steps`, which is 1; lower the one or raise the other \
-         (`min_steps` comes from FIREBOX_MIN_STEPS, `max_steps` comes from --max-steps)"
+         (`min_steps` from FIREBOX_MIN_STEPS, `max_steps` from --max-steps)"
     );
 }
 
@@ -346,7 +369,75 @@ fn help_shows_every_setting_once() {
             1
         );
     }
-    insta::assert_snapshot!(help, @"");
+    insta::assert_snapshot!(help, @r#"
+    Usage: train [OPTIONS]
+
+    Options:
+          --data-dir <DATA_DIR>  
+      -h, --help                 Print help
+
+    Trainer:
+          --config <FILE>
+              Take settings from this file: .toml, .json or .yaml; of several, the later wins [env: FIREBOX_CONFIG]
+          --print-config
+              Print the settings as TOML, merged from files, environment and flags, and exit
+          --accelerator <NAME>
+              The kind of hardware: `auto`, or the name of an accelerator such as `cpu` or `flex` [env: FIREBOX_ACCELERATOR] [default: auto]
+          --devices <DEVICES>
+              Which devices: `auto`, `all`, how many (`2`), or which (`0,2`; one alone is `0,`) [env: FIREBOX_DEVICES] [default: auto]
+          --precision <PRECISION>
+              The number format: `auto`, `32-true`, `64-true`, `16-mixed`, `bf16-mixed`, `16-true` or `bf16-true` [env: FIREBOX_PRECISION] [default: 32-true]
+          --seed <N>
+              Where all randomness starts from [env: FIREBOX_SEED] [default: 42]
+          --deterministic[=<BOOL>]
+              Refuse operations whose result can differ from run to run [env: FIREBOX_DETERMINISTIC] [default: false]
+          --max-epochs <N>
+              Stop after this many epochs; 1000 unless `max_steps` or `max_time` is set [env: FIREBOX_MAX_EPOCHS]
+          --max-steps <N>
+              Stop after this many optimizer steps [env: FIREBOX_MAX_STEPS]
+          --max-time <TIME>
+              Stop after this long: `90s`, `1h30m`, or `DD:HH:MM:SS` [env: FIREBOX_MAX_TIME]
+          --min-epochs <N>
+              Let nothing stop the run early before this many epochs [env: FIREBOX_MIN_EPOCHS]
+          --min-steps <N>
+              Let nothing stop the run early before this many optimizer steps [env: FIREBOX_MIN_STEPS]
+          --limit-train-batches <BATCHES|FRACTION>
+              Train on this much of each epoch: batches (`10`), or a fraction with a point (`0.5`) [env: FIREBOX_LIMIT_TRAIN_BATCHES] [default: 1.0]
+          --limit-val-batches <BATCHES|FRACTION>
+              Validate on this much of the validation data [env: FIREBOX_LIMIT_VAL_BATCHES] [default: 1.0]
+          --limit-test-batches <BATCHES|FRACTION>
+              Test on this much of the test data [env: FIREBOX_LIMIT_TEST_BATCHES] [default: 1.0]
+          --limit-predict-batches <BATCHES|FRACTION>
+              Predict this much of the prediction data [env: FIREBOX_LIMIT_PREDICT_BATCHES] [default: 1.0]
+          --overfit-batches <BATCHES|FRACTION>
+              Train and validate on the same first batches, unshuffled, to see the model overfit; 0 is off [env: FIREBOX_OVERFIT_BATCHES] [default: 0]
+          --fast-dev-run[=<BATCHES>]
+              Try every loop with this many batches, once, without logs and checkpoints; alone it means 1 [env: FIREBOX_FAST_DEV_RUN] [default: 0]
+          --val-check-interval <FRACTION|BATCHES|TIME>
+              Validate this often: a fraction of the epoch (`0.25`), batches (`500`), or a time (`10m`) [env: FIREBOX_VAL_CHECK_INTERVAL] [default: 1.0]
+          --check-val-every-n-epoch <N>
+              Validate only in every n-th epoch [env: FIREBOX_CHECK_VAL_EVERY_N_EPOCH] [default: 1]
+          --num-sanity-val-steps <BATCHES>
+              Validate this many batches before training, to find mistakes early; `all` (or -1) for all, 0 is off [env: FIREBOX_NUM_SANITY_VAL_STEPS] [default: 2]
+          --log-every-n-steps <N>
+              Give step values to the loggers every n optimizer steps [env: FIREBOX_LOG_EVERY_N_STEPS] [default: 50]
+          --accumulate-grad-batches <N>
+              Average the gradients of this many batches for one optimizer step [env: FIREBOX_ACCUMULATE_GRAD_BATCHES] [default: 1]
+          --gradient-clip <CLIP>
+              Clip gradients: to a global norm (`1.0` or `norm:1.0`), or each entry (`value:0.5`) [env: FIREBOX_GRADIENT_CLIP]
+          --detect-anomaly[=<BOOL>]
+              Stop at the first NaN or infinite gradient, and name its parameter [env: FIREBOX_DETECT_ANOMALY] [default: false]
+          --run-dir <PATH>
+              The folder under which each run makes its own `version_N` folder [env: FIREBOX_RUN_DIR] [default: runs]
+          --progress <MODE>
+              How progress is shown: `auto`, `bar`, `plain` lines, or `off` [env: FIREBOX_PROGRESS] [default: auto]
+          --model-summary[=<BOOL>]
+              Print the model's parts and their parameter counts at the start [env: FIREBOX_MODEL_SUMMARY] [default: true]
+          --checkpointing[=<BOOL>]
+              Write checkpoints [env: FIREBOX_CHECKPOINTING] [default: true]
+          --logger <NAMES>
+              The loggers, by name, with commas between them; `none` for none [env: FIREBOX_LOGGER] [default: csv]
+    "#);
 }
 
 #[test]
@@ -360,8 +451,8 @@ fn limits_resolve() {
     assert_eq!(resolve("1.0", None).unwrap(), None);
     assert_eq!(resolve("7", None).unwrap(), Some(7));
     assert_eq!(resolve("0.5", Some(0)).unwrap(), Some(0));
-    insta::assert_snapshot!(resolve("0.01", Some(64)).unwrap_err(), @"");
-    insta::assert_snapshot!(resolve("0.5", None).unwrap_err(), @"");
+    insta::assert_snapshot!(resolve("0.01", Some(64)).unwrap_err(), @"0.01 of the 64 train batches is no batch; use 0.0157 or more, or a whole number of batches");
+    insta::assert_snapshot!(resolve("0.5", None).unwrap_err(), @"0.5 of the train batches is unknown, because the data does not say how many it has; use 1.0, or a whole number of batches");
 }
 
 #[test]
@@ -374,7 +465,7 @@ fn validation_intervals_resolve() {
         ValCheckInterval::Batches(5).batches(Some(2)).unwrap(),
         Some(5)
     );
-    insta::assert_snapshot!(third.batches(None).unwrap_err(), @"");
+    insta::assert_snapshot!(third.batches(None).unwrap_err(), @"`val_check_interval` is 0.3333333333333333 of an epoch, but the training data does not say how many batches it has; use 1.0, a number of batches, or a time");
 }
 
 #[test]
