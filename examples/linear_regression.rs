@@ -71,10 +71,10 @@ impl Recipe for Args {
         let mut data = Loaders::new(train.batch_size(16).shuffle(true));
         let linear = LinearConfig::new(1, 1).init(cx.device());
         let fit = cx.trainer().fit(Line::<B> { linear }, &mut data)?;
+        let loss = fit.metrics.get("train/loss_epoch").unwrap_or(f64::NAN);
         println!(
-            "{} {}",
-            fit.model.linear.weight.val(),
-            fit.metrics.get("train/loss_epoch").unwrap_or(f64::NAN)
+            "w = {}, loss {loss:.2e}",
+            fit.model.linear.weight.val().into_scalar()
         );
         Ok(())
     }

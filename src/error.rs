@@ -100,6 +100,13 @@ impl Error {
         self
     }
 
+    /// Adds what failed afterwards, because of this error or on the way out.
+    #[must_use]
+    pub(crate) fn followed_by(mut self, second: &Error) -> Self {
+        self.0.message.push_str(&format!(" (and then: {second})"));
+        self
+    }
+
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -87,9 +87,13 @@ impl<B: AutodiffBackend> Fabric<B> {
     /// What [`configure_optimizers`](TrainModule::configure_optimizers) reports, or a parameter
     /// group that does not fit the model.
     pub fn setup<M: TrainModule<Backend = B>>(&self, model: M) -> Result<TrainState<M>> {
-        let optimizers = panics::catch(ErrorKind::User, || model.configure_optimizers())
-            .map_err(|e| e.context("configure_optimizers"))?;
+        let optimizers = Self::optimizers_of(&model)?;
         self.setup_with(model, optimizers)
+    }
+
+    pub(crate) fn optimizers_of<M: TrainModule<Backend = B>>(model: &M) -> Result<Optimizers<M>> {
+        panics::catch(ErrorKind::User, || model.configure_optimizers())
+            .map_err(|e| e.context("configure_optimizers"))
     }
 
     /// A model made ready for training with these optimizers.

@@ -4,6 +4,7 @@ use crate::config::{Devices, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::module::TrainModule;
+use crate::panics;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
@@ -169,12 +170,13 @@ fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
     let config = recipe.config().clone();
     // Weights that the recipe draws before `fit` follow from the seed as well.
     A::Backend::seed(&first, config.seed);
-    recipe.run::<A::Backend>(Launch {
+    let launch = Launch {
         config,
         accelerator: A::NAME,
         devices,
         first,
-    })
+    };
+    panics::catch(ErrorKind::User, || recipe.run::<A::Backend>(launch))
 }
 
 /// Picks the accelerator and its devices.

@@ -329,7 +329,7 @@ impl<B: Backend> StepContext<B> {
 }
 
 /// A type's name without its path and parameters.
-pub(crate) fn short_type_name<T>() -> &'static str {
+pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
     let name = std::any::type_name::<T>();
     let name = name.split('<').next().unwrap_or(name);
     name.rsplit("::").next().unwrap_or(name)

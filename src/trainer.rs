@@ -3,7 +3,7 @@
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
@@ -12,7 +12,7 @@ use crate::metric::Metrics;
 use crate::module::{PredictModule, TrainModule, short_type_name};
 use crate::optim::Optimizers;
 use crate::progress::{Progress, Stage};
-use crate::{precision, table};
+use crate::{panics, precision, table};
 use burn::tensor::Device;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use std::fs;
@@ -103,9 +103,7 @@ impl<M: TrainModule> Trainer<M> {
     /// A wrong setting, before any work; or what a step, the data, a callback or a file reports,
     /// with the epoch and batch. With checkpoints on, the last step's model has been saved.
     pub fn fit(&mut self, model: M, data: &mut impl DataModule<M>) -> Result<FitOutcome<M>> {
-        let optimizers = model
-            .configure_optimizers()
-            .map_err(|e| e.context("configure_optimizers"))?;
+        let optimizers = Fabric::<M::Backend>::optimizers_of(&model)?;
         self.fit_with(model, optimizers, data)
     }
 
@@ -124,48 +122,32 @@ impl<M: TrainModule> Trainer<M> {
         M::Backend::seed(&self.device, config.seed);
         let mut state = fabric.setup_with(model, optimizers)?;
         let loaders = fit_loaders(&config, data)?;
+        let given = (self.callbacks.len(), self.loggers.len());
+        let run_dir = self.prepare_run_dir(&config)?;
+        self.add_default_callbacks(&config);
 
-        let writes = config.fast_dev_run.batches().is_none();
-        let mut loggers = std::mem::take(&mut self.loggers);
-        let added = self.add_default_callbacks(&config);
-        let run_dir = match writes && self.writes_files(&config) {
-            true => Some(new_run_dir(&config)?),
-            false => None,
+        let loggers = match config.fast_dev_run.batches() {
+            Some(_) => &mut [],
+            None => self.loggers.as_mut_slice(),
         };
-        if let Some(dir) = &run_dir {
-            config.save(dir.join("config.toml"))?;
-            loggers.extend(default_loggers(&config, dir)?);
-        }
-        loggers.iter_mut().try_for_each(|l| l.log_config(&config))?;
-
-        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut loggers);
+        let mut run = Run::new(&config, &fabric, &mut self.callbacks, loggers);
         run.run_dir = run_dir.as_deref();
         let start = Instant::now();
-        let mut fitted = fit::fit(&mut run, &mut state, &loaders);
-        if let Err(error) = &fitted {
-            // The first error is the one to report; what fails on the way out must not hide it.
-            let told = run.train_hook(&state, |c, cx| c.on_exception(cx, error));
-            fitted = fitted.map_err(|error| match told {
-                Ok(()) => error,
-                Err(second) => error.context(format!("(and on the way out: {second})")),
-            });
-        }
-        let elapsed = start.elapsed();
+        let fitted = run.to_the_end(&mut state, |run, state| fit::fit(run, state, &loaders));
         let (progress, metrics) = (run.progress, run.metrics);
-        let finished = loggers.iter_mut().try_for_each(|l| l.finish());
+
         let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
         let best_checkpoint = best.map(Path::to_path_buf);
-        self.callbacks.truncate(self.callbacks.len() - added);
-        let stopped = fitted?;
-        finished?;
+        self.callbacks.truncate(given.0);
+        self.loggers.truncate(given.1);
         Ok(FitOutcome {
+            stopped: fitted?,
             model: state.into_model(),
             best_checkpoint,
             metrics,
             progress,
-            stopped,
             run_dir,
-            elapsed,
+            elapsed: start.elapsed(),
         })
     }
 
@@ -198,15 +180,10 @@ impl<M: TrainModule> Trainer<M> {
         M::Eval: PredictModule<Input = I, Output = O>,
     {
         let config = effective(&self.config)?;
-        let fabric = Fabric::from_config(&config, self.device.clone());
         loader.check().map_err(|e| e.context("predict loader"))?;
         let batches = loader.num_batches(config.seed, 0)?;
         let limit = config.limit_predict_batches.resolve(batches, "predict")?;
-        let added = self.add_progress(&config);
-        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut []);
-        let outputs = evaluate::predict(&mut run, model, loader, limit);
-        self.callbacks.truncate(self.callbacks.len() - added);
-        outputs
+        self.with_progress(&config, |run| evaluate::predict(run, model, loader, limit))
     }
 
     fn evaluate(
@@ -216,25 +193,28 @@ impl<M: TrainModule> Trainer<M> {
         stage: Stage,
     ) -> Result<Metrics> {
         let config = effective(&self.config)?;
-        let fabric = Fabric::from_config(&config, self.device.clone());
-        data.prepare().map_err(|e| e.context("prepare"))?;
-        data.setup(stage).map_err(|e| e.context("setup"))?;
-        let (loader, limit) = match stage {
-            Stage::Test => (data.test_loader()?, config.limit_test_batches),
-            _ => (data.val_loader()?, config.limit_val_batches),
-        };
         let name = stage.prefix();
-        let loader = loader.ok_or_else(|| no_loader(data, name))?;
+        let loader = panics::catch(ErrorKind::User, || {
+            data.prepare().map_err(|e| e.context("prepare"))?;
+            data.setup(stage).map_err(|e| e.context("setup"))?;
+            match stage {
+                Stage::Test => data.test_loader(),
+                _ => data.val_loader(),
+            }
+        })?
+        .ok_or_else(|| no_loader(data, name))?;
         loader
             .check()
             .map_err(|e| e.context(format!("{name} loader")))?;
+        let limit = match stage {
+            Stage::Test => config.limit_test_batches,
+            _ => config.limit_val_batches,
+        };
         let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
-        let added = self.add_progress(&config);
-        let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut []);
-        let metrics = evaluate::evaluate(&mut run, model, None, stage, &loader, limit);
-        self.callbacks.truncate(self.callbacks.len() - added);
-        let metrics = metrics?;
-        if config.progress != ProgressMode::Off {
+        let metrics = self.with_progress(&config, |run| {
+            evaluate::evaluate(run, model, None, stage, &loader, limit)
+        })?;
+        if config.progress != ProgressMode::Off && !metrics.is_empty() {
             let rows: Vec<[String; 2]> = metrics
                 .iter()
                 .map(|(name, value)| [name.to_owned(), table::number(value)])
@@ -244,33 +224,59 @@ impl<M: TrainModule> Trainer<M> {
         Ok(metrics)
     }
 
-    /// Adds what the config asks for and nobody has given; returns how many.
-    fn add_default_callbacks(&mut self, config: &TrainerConfig) -> usize {
-        let mut added = self.add_progress(config);
-        if config.model_summary && config.progress != ProgressMode::Off {
-            self.callbacks.push(Box::new(ModelSummary::new()));
-            added += 1;
+    /// Makes the run's folder, with its settings and the loggers that write there, if anything is
+    /// to be written.
+    fn prepare_run_dir(&mut self, config: &TrainerConfig) -> Result<Option<PathBuf>> {
+        let checkpoints = config.checkpointing || self.writes_checkpoints();
+        let nothing = !checkpoints && config.logger.names().is_empty();
+        if nothing || config.fast_dev_run.batches().is_some() {
+            return Ok(None);
         }
-        if config.checkpointing && !self.callbacks.iter().any(|c| c.writes_checkpoints()) {
-            self.callbacks.push(Box::new(ModelCheckpoint::new()));
-            added += 1;
-        }
-        added
+        let loggers = default_loggers(config)?;
+        let dir = new_run_dir(config)?;
+        config.save(dir.join("config.toml"))?;
+        self.loggers
+            .extend(loggers.into_iter().map(|make| make(&dir)));
+        Ok(Some(dir))
     }
 
-    fn add_progress(&mut self, config: &TrainerConfig) -> usize {
+    fn writes_checkpoints(&self) -> bool {
+        self.callbacks.iter().any(|c| c.writes_checkpoints())
+    }
+
+    /// Adds what the config asks for and nobody has given.
+    fn add_default_callbacks(&mut self, config: &TrainerConfig) {
+        self.add_progress(config);
+        if config.model_summary && config.progress != ProgressMode::Off {
+            self.callbacks.push(Box::new(ModelSummary::new()));
+        }
+        if config.checkpointing && !self.writes_checkpoints() {
+            self.callbacks.push(Box::new(ModelCheckpoint::new()));
+        }
+    }
+
+    fn add_progress(&mut self, config: &TrainerConfig) {
         let bar = match config.progress {
-            ProgressMode::Off => return 0,
+            ProgressMode::Off => return,
             ProgressMode::Auto => ProgressBar::new(),
             ProgressMode::Bar => ProgressBar::bar(),
             ProgressMode::Plain => ProgressBar::plain(),
         };
         self.callbacks.push(Box::new(bar));
-        1
     }
 
-    fn writes_files(&self, config: &TrainerConfig) -> bool {
-        !config.logger.names().is_empty() || self.callbacks.iter().any(|c| c.writes_checkpoints())
+    /// Runs `pass` with the trainer's callbacks, and a progress bar if there is to be one.
+    fn with_progress<T>(
+        &mut self,
+        config: &TrainerConfig,
+        pass: impl FnOnce(&mut Run<'_, M>) -> Result<T>,
+    ) -> Result<T> {
+        let given = self.callbacks.len();
+        self.add_progress(config);
+        let fabric = Fabric::from_config(config, self.device.clone());
+        let passed = pass(&mut Run::new(config, &fabric, &mut self.callbacks, &mut []));
+        self.callbacks.truncate(given);
+        passed
     }
 }
 
@@ -302,16 +308,17 @@ fn fit_loaders<M: TrainModule, D: DataModule<M>>(
     config: &TrainerConfig,
     data: &mut D,
 ) -> Result<Loaders<M>> {
-    data.prepare().map_err(|e| e.context("prepare"))?;
-    data.setup(Stage::Train).map_err(|e| e.context("setup"))?;
-    let train = data
-        .train_loader()?
-        .ok_or_else(|| no_loader(data, "train"))?;
+    let (train, val) = panics::catch(ErrorKind::User, || {
+        data.prepare().map_err(|e| e.context("prepare"))?;
+        data.setup(Stage::Train).map_err(|e| e.context("setup"))?;
+        let val = match config.limit_val_batches.is_none() {
+            true => None,
+            false => data.val_loader()?,
+        };
+        Ok((data.train_loader()?, val))
+    })?;
+    let train = train.ok_or_else(|| no_loader(data, "train"))?;
     train.check().map_err(|e| e.context("train loader"))?;
-    let val = match config.limit_val_batches.is_none() {
-        true => None,
-        false => data.val_loader()?,
-    };
     if let Some(val) = &val {
         val.check().map_err(|e| e.context("val loader"))?;
     }
@@ -325,9 +332,12 @@ fn no_loader<D>(_data: &D, name: &str) -> Error {
     ))
 }
 
-fn default_loggers(config: &TrainerConfig, run_dir: &Path) -> Result<Vec<Box<dyn Logger>>> {
+/// Makes a logger that writes into the run's folder.
+type MakeLogger = fn(&Path) -> Box<dyn Logger>;
+
+fn default_loggers(config: &TrainerConfig) -> Result<Vec<MakeLogger>> {
     let logger = |name: &String| match name.as_str() {
-        "csv" => Ok(Box::new(CsvLogger::new(run_dir.join("metrics.csv"))) as Box<dyn Logger>),
+        "csv" => Ok((|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))) as MakeLogger),
         other => Err(Error::config(format!(
             "`logger` is {other}, which does not exist; use csv or none"
         ))),

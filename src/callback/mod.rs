@@ -17,7 +17,7 @@ pub use summary::ModelSummary;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
 use crate::metric::Metrics;
-use crate::module::TrainModule;
+use crate::module::{TrainModule, short_type_name};
 use crate::optim::{OptimizerSet, StepOutcome};
 use crate::progress::{Progress, Stage};
 use std::path::{Path, PathBuf};
@@ -105,6 +105,10 @@ pub trait Callback<M: TrainModule> {
         Ok(())
     }
 
+    /// What errors call it: the type's name.
+    fn name(&self) -> &str {
+        short_type_name::<Self>()
+    }
     /// What a checkpoint keeps of this callback.
     fn save_state(&self) -> serde_json::Value {
         serde_json::Value::Null

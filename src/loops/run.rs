@@ -56,6 +56,32 @@ impl<'t, M: TrainModule> Run<'t, M> {
         }
     }
 
+    /// Runs `body`, and leaves by one way out whatever happens: loggers are finished, and if it
+    /// failed, callbacks are told.
+    pub(crate) fn to_the_end<T>(
+        &mut self,
+        state: &mut TrainState<M>,
+        body: impl FnOnce(&mut Self, &mut TrainState<M>) -> Result<T>,
+    ) -> Result<T> {
+        let config = self.config;
+        let started = self
+            .loggers
+            .iter_mut()
+            .try_for_each(|l| l.log_config(config));
+        let done = started.and_then(|()| body(self, state));
+        let told = match &done {
+            Ok(_) => Ok(()),
+            Err(error) => self.train_hook(state, |c, cx| c.on_exception(cx, error)),
+        };
+        let finished = self.loggers.iter_mut().try_for_each(|l| l.finish());
+        match (done, told.and(finished)) {
+            (done, Ok(())) => done,
+            (Ok(_), Err(error)) => Err(error),
+            // The first error is the one to report; what fails on the way out must not hide it.
+            (Err(error), Err(second)) => Err(error.followed_by(&second)),
+        }
+    }
+
     /// Runs a hook of every callback, in the order they were given.
     pub(crate) fn hook(
         &mut self,
@@ -85,7 +111,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
                 callback: index,
             };
             panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context))
-                .map_err(|e| e.context(format!("callback {index}")))?;
+                .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
         }
         Ok(())
     }

@@ -12,6 +12,8 @@ mod support;
 
 mod arithmetic;
 mod averages;
+#[cfg(feature = "burn-train")]
+mod burn_train;
 mod hooks;
 mod limits;
 mod stopping;
