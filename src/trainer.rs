@@ -3,8 +3,8 @@
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
-use crate::error::{Error, Result};
-use crate::fabric::Fabric;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::{self, Fabric};
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
 use crate::loops::{Run, evaluate, fit};
@@ -12,7 +12,7 @@ use crate::metric::Metrics;
 use crate::module::{PredictModule, TrainModule, short_type_name};
 use crate::optim::Optimizers;
 use crate::progress::{Progress, Stage};
-use crate::{precision, table};
+use crate::{panics, precision, table};
 use burn::tensor::Device;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use std::fs;
@@ -103,9 +103,7 @@ impl<M: TrainModule> Trainer<M> {
     /// A wrong setting, before any work; or what a step, the data, a callback or a file reports,
     /// with the epoch and batch. With checkpoints on, the last step's model has been saved.
     pub fn fit(&mut self, model: M, data: &mut impl DataModule<M>) -> Result<FitOutcome<M>> {
-        let optimizers = model
-            .configure_optimizers()
-            .map_err(|e| e.context("configure_optimizers"))?;
+        let optimizers = fabric::configured(&model)?;
         self.fit_with(model, optimizers, data)
     }
 
@@ -125,30 +123,35 @@ impl<M: TrainModule> Trainer<M> {
         let mut state = fabric.setup_with(model, optimizers)?;
         let loaders = fit_loaders(&config, data)?;
 
-        let writes = config.fast_dev_run.batches().is_none();
-        let mut loggers = std::mem::take(&mut self.loggers);
-        let added = self.add_default_callbacks(&config);
-        let run_dir = match writes && self.writes_files(&config) {
+        let named = config.logger.names().iter().map(|name| logger(name));
+        let named = named.collect::<Result<Vec<_>>>()?;
+        let run_dir = match self.writes_files(&config) {
             true => Some(new_run_dir(&config)?),
             false => None,
         };
+        // What can be refused has been: only now does the trainer change.
+        let mut loggers = std::mem::take(&mut self.loggers);
         if let Some(dir) = &run_dir {
-            config.save(dir.join("config.toml"))?;
-            loggers.extend(default_loggers(&config, dir)?);
+            loggers.extend(named.iter().map(|make| make(dir)));
         }
         loggers.iter_mut().try_for_each(|l| l.log_config(&config))?;
+        let added = self.add_default_callbacks(&config);
 
         let mut run = Run::new(&config, &fabric, &mut self.callbacks, &mut loggers);
         run.run_dir = run_dir.as_deref();
         let start = Instant::now();
         let mut fitted = fit::fit(&mut run, &mut state, &loaders);
         if let Err(error) = &fitted {
-            // The first error is the one to report; what fails on the way out must not hide it.
-            let told = run.train_hook(&state, |c, cx| c.on_exception(cx, error));
-            fitted = fitted.map_err(|error| match told {
-                Ok(()) => error,
-                Err(second) => error.context(format!("(and on the way out: {second})")),
+            // The first error is the one to report; what fails on the way out must not hide it,
+            // nor keep the callbacks behind it from saving what there is.
+            let mut later = Vec::new();
+            let told = run.train_hook(&state, |c, cx| {
+                let told = panics::catch(ErrorKind::User, || c.on_exception(cx, error));
+                later.extend(told.err());
+                Ok(())
             });
+            later.extend(told.err());
+            fitted = fitted.map_err(|error| error.followed_by(later));
         }
         let elapsed = start.elapsed();
         let (progress, metrics) = (run.progress, run.metrics);
@@ -217,11 +220,17 @@ impl<M: TrainModule> Trainer<M> {
     ) -> Result<Metrics> {
         let config = effective(&self.config)?;
         let fabric = Fabric::from_config(&config, self.device.clone());
-        data.prepare().map_err(|e| e.context("prepare"))?;
-        data.setup(stage).map_err(|e| e.context("setup"))?;
+        ask("prepare", || data.prepare())?;
+        ask("setup", || data.setup(stage))?;
         let (loader, limit) = match stage {
-            Stage::Test => (data.test_loader()?, config.limit_test_batches),
-            _ => (data.val_loader()?, config.limit_val_batches),
+            Stage::Test => (
+                ask("test_loader", || data.test_loader())?,
+                config.limit_test_batches,
+            ),
+            _ => (
+                ask("val_loader", || data.val_loader())?,
+                config.limit_val_batches,
+            ),
         };
         let name = stage.prefix();
         let loader = loader.ok_or_else(|| no_loader(data, name))?;
@@ -270,7 +279,10 @@ impl<M: TrainModule> Trainer<M> {
     }
 
     fn writes_files(&self, config: &TrainerConfig) -> bool {
-        !config.logger.names().is_empty() || self.callbacks.iter().any(|c| c.writes_checkpoints())
+        config.fast_dev_run.batches().is_none()
+            && (config.checkpointing
+                || !config.logger.names().is_empty()
+                || self.callbacks.iter().any(|c| c.writes_checkpoints()))
     }
 }
 
@@ -302,20 +314,24 @@ fn fit_loaders<M: TrainModule, D: DataModule<M>>(
     config: &TrainerConfig,
     data: &mut D,
 ) -> Result<Loaders<M>> {
-    data.prepare().map_err(|e| e.context("prepare"))?;
-    data.setup(Stage::Train).map_err(|e| e.context("setup"))?;
-    let train = data
-        .train_loader()?
-        .ok_or_else(|| no_loader(data, "train"))?;
+    ask("prepare", || data.prepare())?;
+    ask("setup", || data.setup(Stage::Train))?;
+    let train = ask("train_loader", || data.train_loader())?;
+    let train = train.ok_or_else(|| no_loader(data, "train"))?;
     train.check().map_err(|e| e.context("train loader"))?;
     let val = match config.limit_val_batches.is_none() {
         true => None,
-        false => data.val_loader()?,
+        false => ask("val_loader", || data.val_loader())?,
     };
     if let Some(val) = &val {
         val.check().map_err(|e| e.context("val loader"))?;
     }
     Ok(Loaders { train, val }.for_overfitting(config.overfit_batches))
+}
+
+/// Calls a method of a data module.
+fn ask<T>(method: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    panics::catch(ErrorKind::Data, call).map_err(|e| e.context(method))
 }
 
 fn no_loader<D>(_data: &D, name: &str) -> Error {
@@ -325,17 +341,17 @@ fn no_loader<D>(_data: &D, name: &str) -> Error {
     ))
 }
 
-fn default_loggers(config: &TrainerConfig, run_dir: &Path) -> Result<Vec<Box<dyn Logger>>> {
-    let logger = |name: &String| match name.as_str() {
-        "csv" => Ok(Box::new(CsvLogger::new(run_dir.join("metrics.csv"))) as Box<dyn Logger>),
+/// The logger of this name, for the run's folder.
+fn logger(name: &str) -> Result<fn(&Path) -> Box<dyn Logger>> {
+    match name {
+        "csv" => Ok(|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))),
         other => Err(Error::config(format!(
             "`logger` is {other}, which does not exist; use csv or none"
         ))),
-    };
-    config.logger.names().iter().map(logger).collect()
+    }
 }
 
-/// Makes the next free `version_N` under the config's folder.
+/// Makes the next free `version_N` under the config's folder, with the settings in it.
 fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
     let root = &config.run_dir;
     let failed = |e| Error::io("create the run folder in", root, e);
@@ -347,7 +363,10 @@ fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
     for version in first.. {
         let dir = root.join(format!("version_{version}"));
         match fs::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
+            Ok(()) => {
+                config.save(dir.join("config.toml"))?;
+                return Ok(dir);
+            }
             // Another run was faster.
             Err(e) if e.kind() == IoErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed(e)),

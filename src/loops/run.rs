@@ -64,6 +64,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
+        let Progress { epoch, batch, .. } = self.progress;
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
                 stage,
@@ -84,8 +85,14 @@ impl<'t, M: TrainModule> Run<'t, M> {
                 requests: &mut self.requests,
                 callback: index,
             };
-            panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context))
-                .map_err(|e| e.context(format!("callback {index}")))?;
+            panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context)).map_err(
+                |e| match stage {
+                    Stage::Train => {
+                        e.context(format!("epoch {epoch}, batch {batch}: callback {index}"))
+                    }
+                    _ => e.context(format!("callback {index}")),
+                },
+            )?;
         }
         Ok(())
     }

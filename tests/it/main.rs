@@ -12,6 +12,9 @@ mod support;
 
 mod arithmetic;
 mod averages;
+mod compile_messages;
 mod hooks;
 mod limits;
 mod stopping;
+mod tidy;
+mod wrong_use;
