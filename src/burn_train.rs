@@ -98,6 +98,7 @@ impl<B: Backend, M, T> BurnTrain<B, M, T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B, M, T> TrainModule for BurnTrain<B, M, T>
 where
     B: AutodiffBackend,
@@ -124,6 +125,7 @@ where
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B, M, T> EvalModule for BurnTrain<B, M, T>
 where
     B: Backend,

@@ -26,6 +26,8 @@ struct Inner {
     /// Innermost place first.
     context: Vec<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// What failed because of it.
+    later: Vec<Error>,
 }
 
 /// The kind of an [`Error`]; what a program can react to.
@@ -56,6 +58,7 @@ impl Error {
             message: message.into(),
             context: Vec::new(),
             source: None,
+            later: Vec::new(),
         }))
     }
 
@@ -100,10 +103,9 @@ impl Error {
         self
     }
 
-    /// Adds what failed afterwards, because of this error or on the way out.
-    #[must_use]
-    pub(crate) fn followed_by(mut self, second: &Error) -> Self {
-        self.0.message.push_str(&format!(" (and then: {second})"));
+    /// Adds what failed afterwards, while this error was being dealt with.
+    pub(crate) fn followed_by(mut self, later: impl IntoIterator<Item = Error>) -> Self {
+        self.0.later.extend(later);
         self
     }
 
@@ -136,6 +138,9 @@ impl fmt::Display for Error {
         while let Some(cause) = source {
             write!(f, ": {cause}")?;
             source = cause.source();
+        }
+        for later in &self.0.later {
+            write!(f, " (and then: {later})")?;
         }
         Ok(())
     }

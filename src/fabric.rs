@@ -87,13 +87,8 @@ impl<B: AutodiffBackend> Fabric<B> {
     /// What [`configure_optimizers`](TrainModule::configure_optimizers) reports, or a parameter
     /// group that does not fit the model.
     pub fn setup<M: TrainModule<Backend = B>>(&self, model: M) -> Result<TrainState<M>> {
-        let optimizers = Self::optimizers_of(&model)?;
+        let optimizers = configured(&model)?;
         self.setup_with(model, optimizers)
-    }
-
-    pub(crate) fn optimizers_of<M: TrainModule<Backend = B>>(model: &M) -> Result<Optimizers<M>> {
-        panics::catch(ErrorKind::User, || model.configure_optimizers())
-            .map_err(|e| e.context("configure_optimizers"))
     }
 
     /// A model made ready for training with these optimizers.
@@ -174,23 +169,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         let gradients = match value {
             LossValue::Gradients(gradients) if factor == 1.0 => gradients,
             LossValue::Gradients(gradients) => gradients::scale(&state.model, gradients, factor),
-            LossValue::Tensor(loss) => {
-                let elements = loss.dims()[0];
-                if elements != 1 {
-                    return Err(Error::user(format!(
-                        "the loss has {elements} elements; reduce it to one with `.mean()`"
-                    )));
-                }
-                panics::catch(ErrorKind::Backend, || {
-                    let scaled = if factor == 1.0 {
-                        loss
-                    } else {
-                        loss.mul_scalar(factor)
-                    };
-                    Ok(GradientsParams::from_grads(scaled.backward(), &state.model))
-                })
-                .map_err(|e| e.context("backward pass"))?
-            }
+            LossValue::Tensor(loss) => gradients::of_loss(&state.model, loss, factor)?,
         };
         state.gradients = Some(match state.gradients.take() {
             None => gradients,
@@ -243,6 +222,12 @@ impl<B: AutodiffBackend> Fabric<B> {
         state.model = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
         Ok(step.outcomes)
     }
+}
+
+/// The optimizers that a model asks for.
+pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
+    panics::catch(ErrorKind::User, || model.configure_optimizers())
+        .map_err(|e| e.context("configure_optimizers"))
 }
 
 /// A model in training, with its optimizers and the gradients of the step being built.

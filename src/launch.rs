@@ -244,7 +244,7 @@ fn choose_devices(wanted: &Devices, accelerator: &str, found: &[DeviceInfo]) -> 
             .map(|d| format!("{}: {}", d.id, d.name))
             .collect();
         Error::config(format!(
-            "`devices` is {wanted}, but {what}; {accelerator} has {}",
+            "`devices` is `{wanted}`, but {what}; {accelerator} has {}",
             known.join(", ")
         ))
     };

@@ -1,7 +1,7 @@
 //! What a user writes about a model: its steps and its optimizers.
 
 use crate::error::{Error, Result};
-use crate::metric::Observation;
+use crate::metric::{Logged, Observation};
 use crate::optim::{ManualStep, Optimizers};
 use crate::progress::{Progress, Stage};
 use burn::module::{AutodiffModule, Module};
@@ -262,23 +262,6 @@ pub struct StepContext<B: Backend> {
     samples: usize,
     device: B::Device,
     pub(crate) logged: Vec<Logged<B>>,
-}
-
-/// One logged value, still on the device.
-#[derive(Debug)]
-pub(crate) struct Logged<B: Backend> {
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) value: Observation<B>,
-}
-
-impl<B: AutodiffBackend> Logged<B> {
-    /// The same, detached from the graph.
-    pub(crate) fn inner(self) -> Logged<B::InnerBackend> {
-        Logged {
-            name: self.name,
-            value: self.value.inner(),
-        }
-    }
 }
 
 impl<B: Backend> StepContext<B> {

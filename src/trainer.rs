@@ -4,7 +4,7 @@ use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::Fabric;
+use crate::fabric::{self, Fabric};
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
 use crate::loops::{Run, evaluate, fit};
@@ -103,7 +103,7 @@ impl<M: TrainModule> Trainer<M> {
     /// A wrong setting, before any work; or what a step, the data, a callback or a file reports,
     /// with the epoch and batch. With checkpoints on, the last step's model has been saved.
     pub fn fit(&mut self, model: M, data: &mut impl DataModule<M>) -> Result<FitOutcome<M>> {
-        let optimizers = Fabric::<M::Backend>::optimizers_of(&model)?;
+        let optimizers = fabric::configured(&model)?;
         self.fit_with(model, optimizers, data)
     }
 
@@ -194,14 +194,12 @@ impl<M: TrainModule> Trainer<M> {
     ) -> Result<Metrics> {
         let config = effective(&self.config)?;
         let name = stage.prefix();
-        let loader = panics::catch(ErrorKind::User, || {
-            data.prepare().map_err(|e| e.context("prepare"))?;
-            data.setup(stage).map_err(|e| e.context("setup"))?;
-            match stage {
-                Stage::Test => data.test_loader(),
-                _ => data.val_loader(),
-            }
-        })?
+        ask("prepare", || data.prepare())?;
+        ask("setup", || data.setup(stage))?;
+        let loader = match stage {
+            Stage::Test => ask("test_loader", || data.test_loader())?,
+            _ => ask("val_loader", || data.val_loader())?,
+        }
         .ok_or_else(|| no_loader(data, name))?;
         loader
             .check()
@@ -227,16 +225,15 @@ impl<M: TrainModule> Trainer<M> {
     /// Makes the run's folder, with its settings and the loggers that write there, if anything is
     /// to be written.
     fn prepare_run_dir(&mut self, config: &TrainerConfig) -> Result<Option<PathBuf>> {
+        let loggers = config.logger.names().iter().map(|name| logger(name));
+        let loggers = loggers.collect::<Result<Vec<_>>>()?;
         let checkpoints = config.checkpointing || self.writes_checkpoints();
-        let nothing = !checkpoints && config.logger.names().is_empty();
+        let nothing = !checkpoints && loggers.is_empty();
         if nothing || config.fast_dev_run.batches().is_some() {
             return Ok(None);
         }
-        let loggers = default_loggers(config)?;
         let dir = new_run_dir(config)?;
-        config.save(dir.join("config.toml"))?;
-        self.loggers
-            .extend(loggers.into_iter().map(|make| make(&dir)));
+        self.loggers.extend(loggers.iter().map(|make| make(&dir)));
         Ok(Some(dir))
     }
 
@@ -308,21 +305,24 @@ fn fit_loaders<M: TrainModule, D: DataModule<M>>(
     config: &TrainerConfig,
     data: &mut D,
 ) -> Result<Loaders<M>> {
-    let (train, val) = panics::catch(ErrorKind::User, || {
-        data.prepare().map_err(|e| e.context("prepare"))?;
-        data.setup(Stage::Train).map_err(|e| e.context("setup"))?;
-        let val = match config.limit_val_batches.is_none() {
-            true => None,
-            false => data.val_loader()?,
-        };
-        Ok((data.train_loader()?, val))
-    })?;
+    ask("prepare", || data.prepare())?;
+    ask("setup", || data.setup(Stage::Train))?;
+    let train = ask("train_loader", || data.train_loader())?;
     let train = train.ok_or_else(|| no_loader(data, "train"))?;
     train.check().map_err(|e| e.context("train loader"))?;
+    let val = match config.limit_val_batches.is_none() {
+        true => None,
+        false => ask("val_loader", || data.val_loader())?,
+    };
     if let Some(val) = &val {
         val.check().map_err(|e| e.context("val loader"))?;
     }
     Ok(Loaders { train, val }.for_overfitting(config.overfit_batches))
+}
+
+/// Calls a method of a data module.
+fn ask<T>(method: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    panics::catch(ErrorKind::Data, call).map_err(|e| e.context(method))
 }
 
 fn no_loader<D>(_data: &D, name: &str) -> Error {
@@ -332,20 +332,17 @@ fn no_loader<D>(_data: &D, name: &str) -> Error {
     ))
 }
 
-/// Makes a logger that writes into the run's folder.
-type MakeLogger = fn(&Path) -> Box<dyn Logger>;
-
-fn default_loggers(config: &TrainerConfig) -> Result<Vec<MakeLogger>> {
-    let logger = |name: &String| match name.as_str() {
-        "csv" => Ok((|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))) as MakeLogger),
+/// The logger of this name, for the run's folder.
+fn logger(name: &str) -> Result<fn(&Path) -> Box<dyn Logger>> {
+    match name {
+        "csv" => Ok(|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))),
         other => Err(Error::config(format!(
             "`logger` is {other}, which does not exist; use csv or none"
         ))),
-    };
-    config.logger.names().iter().map(logger).collect()
+    }
 }
 
-/// Makes the next free `version_N` under the config's folder.
+/// Makes the next free `version_N` under the config's folder, with the settings in it.
 fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
     let root = &config.run_dir;
     let failed = |e| Error::io("create the run folder in", root, e);
@@ -357,7 +354,10 @@ fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
     for version in first.. {
         let dir = root.join(format!("version_{version}"));
         match fs::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
+            Ok(()) => {
+                config.save(dir.join("config.toml"))?;
+                return Ok(dir);
+            }
             // Another run was faster.
             Err(e) if e.kind() == IoErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed(e)),

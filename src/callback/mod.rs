@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a callback for `{M}`",
+    message = "`{Self}` is not a callback: it does not implement `Callback`",
     label = "needs `impl<M: TrainModule> Callback<M> for ...`",
     note = "see `firebox::callback::Callback`; for one hook, `Closure` takes a function"
 )]

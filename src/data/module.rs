@@ -36,7 +36,8 @@ pub type EvalLoader<M> = Loader<
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a data module for `{M}`",
     label = "needs `impl<B: AutodiffBackend> DataModule<...> for ...`",
-    note = "the batches of its loaders must be those that the model's steps take; see `firebox::DataModule`"
+    note = "the batches of its loaders must be those that the model's steps take; see `firebox::DataModule`",
+    note = "loaders that are there already become a data module with `firebox::data::Loaders::new`"
 )]
 pub trait DataModule<M: TrainModule> {
     /// Fetches and unpacks what is not there yet. Runs before everything else.

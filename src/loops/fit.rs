@@ -250,7 +250,8 @@ fn train_batch<M: TrainModule>(
                 .iter()
                 .any(|l| matches!(&*l.name, "loss" | "train/loss"))
         {
-            let loss = logged_loss(Observation::from(value), weight)?;
+            let loss = logged_loss(Observation::from(value), weight)
+                .map_err(run.place("training_step"))?;
             cx.logged.push(loss);
         }
         run.fabric
@@ -259,6 +260,7 @@ fn train_batch<M: TrainModule>(
     }
     run.progress.samples += samples as u64;
     book.add(cx.logged.into_iter().map(|l| l.inner()), samples as f64)
+        .map_err(run.place("training_step"))
 }
 
 /// Steps the optimizers and, when it is time, reads and logs the values of the step.
@@ -313,7 +315,8 @@ fn validate<M: TrainModule>(
         Stage::Validate,
         val,
         plan.val_limit,
-    )?;
+    )
+    .map_err(run.place("validation"))?;
     state.optimizers.on_metrics(|name| run.results.get(name));
     run.log_results()?;
     run.serve(state)

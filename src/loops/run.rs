@@ -69,16 +69,23 @@ impl<'t, M: TrainModule> Run<'t, M> {
             .iter_mut()
             .try_for_each(|l| l.log_config(config));
         let done = started.and_then(|()| body(self, state));
-        let told = match &done {
-            Ok(_) => Ok(()),
-            Err(error) => self.train_hook(state, |c, cx| c.on_exception(cx, error)),
-        };
-        let finished = self.loggers.iter_mut().try_for_each(|l| l.finish());
-        match (done, told.and(finished)) {
-            (done, Ok(())) => done,
-            (Ok(_), Err(error)) => Err(error),
-            // The first error is the one to report; what fails on the way out must not hide it.
-            (Err(error), Err(second)) => Err(error.followed_by(&second)),
+        // What fails on the way out must not keep the callbacks behind it from saving what there
+        // is, nor hide the first error.
+        let mut later = Vec::new();
+        if let Err(error) = &done {
+            let told = self.train_hook(state, |c, cx| {
+                later.extend(panics::catch(ErrorKind::User, || c.on_exception(cx, error)).err());
+                Ok(())
+            });
+            later.extend(told.err());
+        }
+        later.extend(self.loggers.iter_mut().filter_map(|l| l.finish().err()));
+        match done {
+            Err(error) => Err(error.followed_by(later)),
+            Ok(done) => match later.into_iter().next() {
+                None => Ok(done),
+                Some(error) => Err(error),
+            },
         }
     }
 
@@ -90,6 +97,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
+        let Progress { epoch, batch, .. } = self.progress;
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
                 stage,
@@ -110,8 +118,14 @@ impl<'t, M: TrainModule> Run<'t, M> {
                 requests: &mut self.requests,
                 callback: index,
             };
-            panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context))
-                .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
+            let caught = panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context));
+            caught.map_err(|e| {
+                let place = format!("callback `{}`", callback.name());
+                match stage {
+                    Stage::Train => e.context(format!("epoch {epoch}, batch {batch}: {place}")),
+                    _ => e.context(place),
+                }
+            })?;
         }
         Ok(())
     }

@@ -1,10 +1,9 @@
 //! Logged values, from a step's tensors to numbers.
 
 use super::{Mean, MetricState, Observation, read};
-use crate::error::Result;
-use crate::module::Logged;
+use crate::error::{Error, Result};
 use crate::progress::Stage;
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use std::borrow::Cow;
 
 /// Named values in the order they were first logged.
@@ -57,6 +56,23 @@ impl Extend<(String, f64)> for Metrics {
     }
 }
 
+/// One logged value, still on the device.
+#[derive(Debug)]
+pub(crate) struct Logged<B: Backend> {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) value: Observation<B>,
+}
+
+impl<B: AutodiffBackend> Logged<B> {
+    /// The same, detached from the graph.
+    pub(crate) fn inner(self) -> Logged<B::InnerBackend> {
+        Logged {
+            name: self.name,
+            value: self.value.inner(),
+        }
+    }
+}
+
 /// What was logged in a stage: tensors until they are read, merged statistics from then on.
 pub(crate) struct LogBook<B: Backend> {
     stage: Stage,
@@ -92,9 +108,12 @@ impl<B: Backend> LogBook<B> {
         logged: impl IntoIterator<Item = Logged<B>>,
         weight: f64,
     ) -> Result<()> {
-        let group = self.group;
-        self.unread
-            .extend(logged.into_iter().map(|logged| (group, logged, weight)));
+        for logged in logged {
+            // Now, while it is known which batch logged it.
+            let checked = logged.value.check();
+            checked.map_err(|e| e.context(format!("`{}`", logged.name)))?;
+            self.unread.push((self.group, logged, weight));
+        }
         if self.unread.len() < MAX_UNREAD {
             return Ok(());
         }
@@ -146,7 +165,7 @@ impl<B: Backend> LogBook<B> {
             });
             return Ok(());
         };
-        let place = |e: crate::Error| e.context(format!("`{}`", merged.name));
+        let place = |e: Error| e.context(format!("`{}`", merged.name));
         merged.epoch.merge(&state).map_err(place)?;
         match &mut merged.group {
             Some((of, sum)) if *of == group => sum.merge(&state).map_err(place)?,

@@ -63,7 +63,7 @@ pub use burn_train::burn_metric;
 pub(crate) use burn_train::{batch_value, observe_entry};
 pub use confusion::ConfusionMatrix;
 pub use log::Metrics;
-pub(crate) use log::{LogBook, logged_loss};
+pub(crate) use log::{LogBook, Logged, logged_loss};
 pub use mean::Mean;
 pub use mode::Mode;
 pub use observation::{Observation, read};

@@ -89,10 +89,16 @@ impl<B: Backend> Observation<B> {
                 let state = vec![value * weight, weight];
                 Ok(MetricState::from_values(Arc::new(Mean), state))
             }
-            _ => Err(Error::user(format!(
-                "a tensor of shape [{}] is not one value; log its `.mean()`, or a metric",
-                values.len()
-            ))),
+            values => Err(not_one_value(values.len())),
+        }
+    }
+
+    /// Checks that a plain value is one, without reading it.
+    pub(super) fn check(&self) -> Result<()> {
+        let on_device = self.device.as_ref().map_or(0, |tensor| tensor.dims()[0]);
+        match on_device + self.host.len() {
+            values if self.is_plain() && values != 1 => Err(not_one_value(values)),
+            _ => Ok(()),
         }
     }
 }
@@ -106,6 +112,12 @@ impl<B: AutodiffBackend> Observation<B> {
             kind: self.kind,
         }
     }
+}
+
+fn not_one_value(values: usize) -> Error {
+    Error::user(format!(
+        "a tensor of shape [{values}] is not one value; log its `.mean()`, or a metric"
+    ))
 }
 
 /// Reads all observations, of one device, in one transfer. Each comes with its name and with the

@@ -3,6 +3,7 @@
 use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
+use crate::panics;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -10,6 +11,29 @@ use burn::tensor::{Tensor, Transaction};
 use std::collections::HashMap;
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
+
+/// The gradients of `loss`, times `factor`, by a backward pass.
+pub(crate) fn of_loss<M: TrainModule>(
+    model: &M,
+    loss: Tensor<M::Backend, 1>,
+    factor: f64,
+) -> Result<GradientsParams> {
+    let [elements] = loss.dims();
+    if elements != 1 {
+        return Err(Error::user(format!(
+            "the loss has {elements} elements; reduce it to one with `.mean()`"
+        )));
+    }
+    panics::catch(ErrorKind::Backend, || {
+        let scaled = if factor == 1.0 {
+            loss
+        } else {
+            loss.mul_scalar(factor)
+        };
+        Ok(GradientsParams::from_grads(scaled.backward(), model))
+    })
+    .map_err(|e| e.context("backward pass"))
+}
 
 /// The global norm of all gradients together, or the parameters that spoil it.
 pub(crate) enum Norm {

@@ -1,11 +1,10 @@
 //! Optimizers stepped by hand.
 
+use super::gradients;
 use super::set::{OptimizerSet, StepOutcome, UpdateRules};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::metric::Observation;
 use crate::module::{StepContext, TrainModule};
-use crate::panics;
-use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use std::borrow::Cow;
 
@@ -24,11 +23,9 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// finite are those of automatic optimization.
     ///
     /// # Errors
-    /// A group that does not exist, or what the backward pass or the optimizer reports.
+    /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
-        let gradients = panics::catch(ErrorKind::Backend, || {
-            Ok(GradientsParams::from_grads(loss.backward(), &model))
-        })?;
+        let gradients = gradients::of_loss(&model, loss, 1.0)?;
         let (model, outcome) = self
             .optimizers
             .update(model, gradients, Some(group), self.rules)?;

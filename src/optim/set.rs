@@ -213,6 +213,12 @@ impl<M: TrainModule> OptimizerSet<M> {
             }
             None => false,
         });
+        if !whole && group_of.is_empty() {
+            return Err(Error::config(format!(
+                "every parameter of `{}` is frozen; leave at least one to train",
+                short_type_name::<M>()
+            )));
+        }
         let mut set = Self {
             groups,
             group_of: (!whole).then_some(group_of),

@@ -102,7 +102,12 @@ impl<B: Backend> Batcher<B, [f32; 2], Points<B>> for PointBatcher {
 }
 
 fn loader<B: Backend>() -> Loader<B, Points<B>> {
-    let points = (0..50).map(|i| [(i * 37 % 50) as f32 / 25.0 - 1.0, (i * 11 % 50) as f32 / 25.0 - 1.0]);
+    let points = (0..50).map(|i| {
+        [
+            (i * 37 % 50) as f32 / 25.0 - 1.0,
+            (i * 11 % 50) as f32 / 25.0 - 1.0,
+        ]
+    });
     // 50 samples in batches of 8: the last has 2.
     Loader::new(InMemDataset::new(points.collect()), PointBatcher).batch_size(8)
 }

@@ -14,6 +14,9 @@ mod arithmetic;
 mod averages;
 #[cfg(feature = "burn-train")]
 mod burn_train;
+mod compile_messages;
 mod hooks;
 mod limits;
 mod stopping;
+mod tidy;
+mod wrong_use;

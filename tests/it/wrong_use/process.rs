@@ -1,0 +1,217 @@
+//! The same through a real process, the example `linear_regression`: exit codes, what is printed,
+//! and the layers of the configuration.
+
+use super::*;
+use std::process::Command;
+
+/// What a process did.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the example in `folder` with these arguments and variables.
+fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let mut command = Command::new(example("linear_regression"));
+    for (name, _) in std::env::vars() {
+        if name.starts_with("FIREBOX_") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(folder).args(arguments);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let ran = Ran {
+        code: output.status.code().expect("no signal ended it"),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    };
+    assert!(!ran.stderr.contains("panicked at"), "{}", ran.stderr);
+    ran
+}
+
+/// The example's program, which cargo builds with the tests.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let path = profile.join("examples").join(file);
+    assert!(
+        path.exists(),
+        "`{}` is not there; build it with `cargo build --example {name}`",
+        path.display()
+    );
+    path
+}
+
+/// The settings that a run with these arguments and variables would have.
+fn printed(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> TrainerConfig {
+    let arguments: Vec<_> = arguments
+        .iter()
+        .chain(&["--print-config"])
+        .copied()
+        .collect();
+    let ran = run(folder, &arguments, variables);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    TrainerConfig::from_toml_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn a_run_that_works() {
+    let runs = Runs::new();
+    let ran = run(
+        runs.0.path(),
+        &["--max-epochs", "2", "--progress", "off"],
+        &[],
+    );
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(!ran.stdout.is_empty());
+    let run = runs.dir().join("version_0");
+    assert_eq!(names(&run), ["checkpoints", "config.toml", "metrics.csv"]);
+    let config = TrainerConfig::from_file(run.join("config.toml")).unwrap();
+    assert_eq!(config.max_epochs, Some(2));
+    assert_eq!(names(&run.join("checkpoints")), ["epoch=1-step=8"]);
+}
+
+#[test]
+fn wrong_settings_exit_with_2() {
+    for (arguments, message) in [
+        (
+            ["--devices", "0"],
+            "error: --devices: `devices` is `0`; use `auto`, `all` (or -1), a count from 1 (`2`), or different device ids (`0,2`; one alone is `0,`)",
+        ),
+        (
+            ["--devices", "2"],
+            "error: `devices` is `2`, but there is only 1 device; flex has 0: CPU",
+        ),
+        (
+            ["--accelerator", "tpu"],
+            "error: there is no accelerator `tpu`; compiled in: flex, ndarray; available: flex, ndarray (or auto, cpu)",
+        ),
+        (
+            ["--accelerator", "cuda"],
+            "error: there is no accelerator `cuda`; compiled in: flex, ndarray; available: flex, ndarray (or auto, cpu)",
+        ),
+        (
+            ["--max-epochs", "-3"],
+            "error: --max-epochs: `max_epochs` is `-3`; use a whole number from 0 (below 2^63), or leave it out (`none`)",
+        ),
+        (
+            ["--precision", "bf16-mixed"],
+            "error: `precision` is bf16-mixed, which is not supported; use 32-true",
+        ),
+        (
+            ["--logger", "tensorboard"],
+            "error: `logger` is tensorboard, which does not exist; use csv or none",
+        ),
+        (
+            ["--config", "missing.toml"],
+            "error: cannot read the configuration `missing.toml`: No such file or directory (os error 2)",
+        ),
+    ] {
+        let runs = Runs::new();
+        let ran = run(runs.0.path(), &arguments, &[]);
+        let first = ran.stderr.lines().next().unwrap_or_default();
+        assert_eq!((first, ran.code), (message, 2));
+        assert_eq!(ran.stdout, "");
+        runs.assert_nothing_written();
+    }
+}
+
+#[test]
+fn other_failures_exit_with_1() {
+    let runs = Runs::new();
+    fs::write(runs.dir(), "a file").unwrap();
+    let ran = run(runs.0.path(), &["--progress", "off"], &[]);
+    assert_eq!(
+        ran.stderr,
+        "error: cannot create the run folder in `runs`: File exists (os error 17)\n"
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert_eq!(names(runs.0.path()), ["runs"]);
+}
+
+#[test]
+fn an_unknown_key_or_flag() {
+    let runs = Runs::new();
+    fs::write(runs.0.path().join("run.toml"), "epochs = 3").unwrap();
+    let ran = run(runs.0.path(), &["--config", "run.toml"], &[]);
+    assert_eq!(ran.code, 2);
+    let start = "error: run.toml: `epochs` is no setting; use one of accelerator, devices, ";
+    assert!(ran.stderr.starts_with(start), "{}", ran.stderr);
+    let ran = run(runs.0.path(), &["--epochs", "3"], &[]);
+    let first = ran.stderr.lines().next().unwrap_or_default();
+    assert_eq!(
+        (first, ran.code),
+        ("error: unexpected argument '--epochs' found", 2)
+    );
+    assert_eq!(names(runs.0.path()), ["run.toml"]);
+}
+
+#[test]
+fn help_shows_every_setting() {
+    let runs = Runs::new();
+    let ran = run(runs.0.path(), &["--help"], &[]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(ran.stdout.starts_with("Fits y = 2x + 1"), "{}", ran.stdout);
+    let settings = TrainerConfig::new().to_toml().unwrap();
+    for key in toml::from_str::<toml::Table>(&settings).unwrap().keys() {
+        let flag = format!("--{}", key.replace('_', "-"));
+        assert!(ran.stdout.contains(&flag), "{flag}");
+    }
+}
+
+#[test]
+fn flags_win_over_variables_and_variables_over_files() {
+    let runs = Runs::new();
+    let dir = runs.0.path();
+    fs::write(
+        dir.join("a.toml"),
+        "max_epochs = 2\nseed = 2\nlogger = []\n",
+    )
+    .unwrap();
+    fs::write(dir.join("b.json"), r#"{"max_epochs": 3, "devices": 1}"#).unwrap();
+    let files = ["--config", "a.toml", "--config", "b.json"];
+
+    let expected = TrainerConfig::new()
+        .with_seed(2)
+        .with_devices(1)
+        .with_logger([""; 0]);
+    let three = expected.clone().with_max_epochs(3);
+    assert_eq!(printed(dir, &files, &[]), three);
+
+    let variable = [("FIREBOX_MAX_EPOCHS", "4")];
+    let four = expected.clone().with_max_epochs(4);
+    assert_eq!(printed(dir, &files, &variable), four);
+
+    let with_flag = [&files[..], &["--max-epochs", "5"]].concat();
+    let five = expected.with_max_epochs(5);
+    assert_eq!(printed(dir, &with_flag, &variable), five);
+
+    // Nothing of that runs anything, and what is printed can be the next run's file.
+    assert_eq!(names(dir), ["a.toml", "b.json"]);
+    fs::write(dir.join("printed.toml"), five.to_toml().unwrap()).unwrap();
+    assert_eq!(printed(dir, &["--config", "printed.toml"], &[]), five);
+}
+
+#[test]
+fn a_variable_reaches_the_run() {
+    let runs = Runs::new();
+    let variables = [("FIREBOX_MAX_EPOCHS", "1"), ("FIREBOX_PROGRESS", "off")];
+    let ran = run(runs.0.path(), &[], &variables);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    let checkpoints = runs.dir().join("version_0").join("checkpoints");
+    assert_eq!(names(&checkpoints), ["epoch=0-step=4"]);
+
+    let ran = run(runs.0.path(), &[], &[("FIREBOX_MAX_EPOCHS", "many")]);
+    assert_eq!(
+        (ran.stderr.lines().next(), ran.code),
+        (
+            Some(
+                "error: FIREBOX_MAX_EPOCHS: `max_epochs` is `many`; use a whole number from 0 (below 2^63), or leave it out (`none`)"
+            ),
+            2
+        )
+    );
+}
