@@ -1,6 +1,6 @@
 //! MNIST in its original IDX format, compressed with gzip or plain.
 
-use crate::training::Classifier;
+use super::training::Classifier;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::tensor::backend::{AutodiffBackend, Backend};

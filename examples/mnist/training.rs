@@ -1,7 +1,7 @@
 //! How the network is trained and evaluated.
 
-use crate::data::Digits;
-use crate::model::ConvNet;
+use super::data::Digits;
+use super::model::ConvNet;
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::AdamConfig;

@@ -13,6 +13,7 @@ on_each_backend!(
     callbacks_run_in_the_order_given,
     a_callback_logs_in_the_row_of_its_step,
     checkpoints_are_served_after_all_hooks,
+    a_trainer_can_be_used_again,
 );
 
 /// Writes a line for each hook.
@@ -180,4 +181,23 @@ fn checkpoints_are_served_after_all_hooks<B: AutodiffBackend>() {
         outcome.best_checkpoint.unwrap(),
         folder.join("epoch=2-step=6")
     );
+}
+
+fn a_trainer_can_be_used_again<B: AutodiffBackend>() {
+    let (config, runs) = quiet();
+    let rows = Rows::default();
+    let mut trainer = Trainer::new(config.with_max_epochs(1), B::Device::default())
+        .with_callback(LearningRateMonitor::new())
+        .with_logger(rows.clone());
+    let first = trainer
+        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(2))
+        .unwrap();
+    let second = trainer.fit(first.model, &mut ones(3)).unwrap();
+    assert_eq!(rows.steps("train/loss"), [1, 2, 1, 2, 3]);
+    assert_eq!(rows.values("lr"), [1.0; 5]);
+    let dir = second.run_dir.unwrap();
+    assert_eq!(dir, runs.path().join("runs/version_1"));
+    // Each run has its own files, with its own settings.
+    let saved = TrainerConfig::from_file(dir.join("config.toml")).unwrap();
+    assert_eq!(&saved, trainer.config());
 }

@@ -17,6 +17,7 @@ mod burn_train;
 mod compile_messages;
 mod hooks;
 mod limits;
+mod mnist;
 mod stopping;
 mod tidy;
 mod wrong_use;
