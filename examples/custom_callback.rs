@@ -32,7 +32,7 @@ impl<M: TrainModule> Callback<M> for SmoothedLoss {
         Ok(())
     }
 
-    // A checkpoint keeps the average, so a resumed run goes on where it was.
+    // What a checkpoint keeps of this callback.
     fn save_state(&self) -> serde_json::Value {
         serde_json::json!(self.average)
     }

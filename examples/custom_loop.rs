@@ -1,5 +1,6 @@
 //! A loop written by hand on `Fabric`: firebox's data order, gradient averaging and schedules, and
-//! nothing between you and each step.
+//! nothing between you and each step. Of the trainer's settings it uses those that a step needs
+//! (seed, clipping, anomaly detection), `max_epochs` and `fast_dev_run`.
 
 use burn::module::AutodiffModule;
 use burn::tensor::ElementConversion;
@@ -32,13 +33,14 @@ impl Recipe for Args {
             self.trainer.max_epochs.unwrap_or(10)
         };
         for epoch in 0..epochs {
-            let mut total = 0.0;
+            let (mut total, mut samples) = (0.0, 0);
             for (step, batch) in fabric.batches(&train, epoch)?.enumerate() {
                 if few.is_some_and(|few| step as u64 >= few) {
                     break;
                 }
                 let batch = batch?;
-                fabric.seed_batch(epoch, batch.index as u64);
+                samples += batch.samples;
+                fabric.seed_batch(epoch, batch.index);
                 if let Some(points) = batch.value {
                     let loss = state.model().loss(points);
                     total += loss.clone().into_scalar().elem::<f64>() * batch.samples as f64;
@@ -50,7 +52,7 @@ impl Recipe for Args {
                 }
             }
             state.on_epoch_end();
-            println!("epoch {epoch}: loss {:.5}", total / 32.0);
+            println!("epoch {epoch}: loss {:.5}", total / samples as f64);
         }
         println!("{:?}", state.into_model().valid());
         Ok(())

@@ -2,14 +2,13 @@
 //! by hand.
 
 use crate::config::{GradientClip, TrainerConfig};
-use crate::data::{EpochSpec, Loader, LoaderIter};
+use crate::data::{EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
 use crate::optim::{ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules, gradients};
 use crate::panics;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
 ///
@@ -134,10 +133,9 @@ impl<B: AutodiffBackend> Fabric<B> {
 
     /// Starts the random draws (dropout, noise) of a batch at a point that depends on the seed,
     /// the epoch and the batch alone, so that any batch can be repeated.
-    pub fn seed_batch(&self, epoch: u64, batch: u64) {
-        let mut hasher = DefaultHasher::new();
-        (self.seed, epoch, batch).hash(&mut hasher);
-        B::seed(&self.device, hasher.finish());
+    pub fn seed_batch(&self, epoch: u64, batch: usize) {
+        let seed = SampleRng::new(self.seed, epoch, batch).next_u64();
+        B::seed(&self.device, seed);
     }
 
     /// Runs the backward pass and adds the gradients, weighed, to those since the last

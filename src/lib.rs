@@ -16,6 +16,7 @@
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
 //! | [`checkpoint`] | what is saved, and where |
+//! | [`testing`] | tiny modules with known answers |
 //!
 //! # Example
 //!
@@ -51,7 +52,6 @@ pub mod trainer;
 #[cfg(feature = "burn-train")]
 pub mod burn_train;
 
-#[doc(hidden)]
 pub mod testing;
 
 /// The README's example, compiled with the documentation's tests.

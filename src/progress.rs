@@ -14,7 +14,7 @@ pub struct Progress {
     pub batch: u64,
     /// Batches finished in all epochs.
     pub total_batches: u64,
-    /// Optimizer steps taken.
+    /// Optimizer steps taken. A step by hand counts as one, however many optimizers it steps.
     pub global_step: u64,
     /// Steps skipped because a gradient was NaN or infinite.
     pub skipped_steps: u64,

@@ -45,6 +45,8 @@ pub struct Trainer<M: TrainModule> {
     device: Device<M::Backend>,
     callbacks: Vec<Box<dyn Callback<M>>>,
     loggers: Vec<Box<dyn Logger>>,
+    /// Of the last fit; rows of a test belong to its last step.
+    progress: Progress,
 }
 
 /// What a fit leaves behind.
@@ -53,8 +55,10 @@ pub struct Trainer<M: TrainModule> {
 pub struct FitOutcome<M> {
     /// The model after the last step.
     pub model: M,
-    /// The best checkpoint by the watched value; without one, the last checkpoint.
+    /// The best checkpoint by the value that a [`ModelCheckpoint`] watches, if one does.
     pub best_checkpoint: Option<PathBuf>,
+    /// The checkpoint of the last step, if checkpoints are written.
+    pub last_checkpoint: Option<PathBuf>,
     /// The latest value of every logged name.
     pub metrics: Metrics,
     /// Epochs, batches, steps and samples.
@@ -75,6 +79,7 @@ impl<M: TrainModule> Trainer<M> {
             device,
             callbacks: Vec::new(),
             loggers: Vec::new(),
+            progress: Progress::default(),
         }
     }
 
@@ -121,9 +126,17 @@ impl<M: TrainModule> Trainer<M> {
         let fabric = Fabric::from_config(&config, self.device.clone());
         M::Backend::seed(&self.device, config.seed);
         let mut state = fabric.setup_with(model, optimizers)?;
+        if state.optimizers.manual && config.accumulate_grad_batches != 1 {
+            return Err(Error::config(format!(
+                "`accumulate_grad_batches` is {}, but `{}` steps its optimizers by hand; use 1",
+                config.accumulate_grad_batches,
+                short_type_name::<M>()
+            )));
+        }
         let loaders = fit_loaders(&config, data)?;
+        let plan = fit::Plan::new(&config, &loaders)?;
         let given = (self.callbacks.len(), self.loggers.len());
-        let run_dir = self.prepare_run_dir(&config)?;
+        let run_dir = self.prepare_run_dir()?;
         self.add_default_callbacks(&config);
 
         let loggers = match config.fast_dev_run.batches() {
@@ -133,17 +146,23 @@ impl<M: TrainModule> Trainer<M> {
         let mut run = Run::new(&config, &fabric, &mut self.callbacks, loggers);
         run.run_dir = run_dir.as_deref();
         let start = Instant::now();
-        let fitted = run.to_the_end(&mut state, |run, state| fit::fit(run, state, &loaders));
+        let fitted = run.to_the_end(&self.config, &mut state, |run, state| {
+            fit::fit(run, state, &loaders, plan)
+        });
         let (progress, metrics) = (run.progress, run.metrics);
+        self.progress = progress;
 
         let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
         let best_checkpoint = best.map(Path::to_path_buf);
+        let last = self.callbacks.iter().find_map(|c| c.last_checkpoint());
+        let last_checkpoint = last.map(Path::to_path_buf);
         self.callbacks.truncate(given.0);
         self.loggers.truncate(given.1);
         Ok(FitOutcome {
             stopped: fitted?,
             model: state.into_model(),
             best_checkpoint,
+            last_checkpoint,
             metrics,
             progress,
             run_dir,
@@ -196,6 +215,13 @@ impl<M: TrainModule> Trainer<M> {
         let name = stage.prefix();
         ask("prepare", || data.prepare())?;
         ask("setup", || data.setup(stage))?;
+        let limit = match stage {
+            Stage::Test => config.limit_test_batches,
+            _ => config.limit_val_batches,
+        };
+        if limit.is_none() {
+            return Ok(Metrics::default());
+        }
         let loader = match stage {
             Stage::Test => ask("test_loader", || data.test_loader())?,
             _ => ask("val_loader", || data.val_loader())?,
@@ -204,13 +230,11 @@ impl<M: TrainModule> Trainer<M> {
         loader
             .check()
             .map_err(|e| e.context(format!("{name} loader")))?;
-        let limit = match stage {
-            Stage::Test => config.limit_test_batches,
-            _ => config.limit_val_batches,
-        };
         let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
         let metrics = self.with_progress(&config, |run| {
-            evaluate::evaluate(run, model, None, stage, &loader, limit)
+            let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
+            run.log_results()?;
+            Ok(metrics)
         })?;
         if config.progress != ProgressMode::Off && !metrics.is_empty() {
             let rows: Vec<[String; 2]> = metrics
@@ -224,7 +248,8 @@ impl<M: TrainModule> Trainer<M> {
 
     /// Makes the run's folder, with its settings and the loggers that write there, if anything is
     /// to be written.
-    fn prepare_run_dir(&mut self, config: &TrainerConfig) -> Result<Option<PathBuf>> {
+    fn prepare_run_dir(&mut self) -> Result<Option<PathBuf>> {
+        let config = &self.config;
         let loggers = config.logger.names().iter().map(|name| logger(name));
         let loggers = loggers.collect::<Result<Vec<_>>>()?;
         let checkpoints = config.checkpointing || self.writes_checkpoints();
@@ -244,7 +269,8 @@ impl<M: TrainModule> Trainer<M> {
     /// Adds what the config asks for and nobody has given.
     fn add_default_callbacks(&mut self, config: &TrainerConfig) {
         self.add_progress(config);
-        if config.model_summary && config.progress != ProgressMode::Off {
+        let summary = config.model_summary && config.progress != ProgressMode::Off;
+        if summary && !self.has::<ModelSummary>() {
             self.callbacks.push(Box::new(ModelSummary::new()));
         }
         if config.checkpointing && !self.writes_checkpoints() {
@@ -252,8 +278,15 @@ impl<M: TrainModule> Trainer<M> {
         }
     }
 
+    /// Whether a callback of this type was given.
+    fn has<C>(&self) -> bool {
+        let name = short_type_name::<C>();
+        self.callbacks.iter().any(|c| c.name() == name)
+    }
+
     fn add_progress(&mut self, config: &TrainerConfig) {
         let bar = match config.progress {
+            _ if self.has::<ProgressBar>() => return,
             ProgressMode::Off => return,
             ProgressMode::Auto => ProgressBar::new(),
             ProgressMode::Bar => ProgressBar::bar(),
@@ -271,7 +304,9 @@ impl<M: TrainModule> Trainer<M> {
         let given = self.callbacks.len();
         self.add_progress(config);
         let fabric = Fabric::from_config(config, self.device.clone());
-        let passed = pass(&mut Run::new(config, &fabric, &mut self.callbacks, &mut []));
+        let mut run = Run::new(config, &fabric, &mut self.callbacks, &mut self.loggers);
+        run.progress = self.progress;
+        let passed = panics::catch(ErrorKind::User, || pass(&mut run));
         self.callbacks.truncate(given);
         passed
     }
@@ -286,7 +321,9 @@ fn effective(config: &TrainerConfig) -> Result<TrainerConfig> {
         let few = Limit::Batches(batches as usize);
         config.max_epochs = Some(1);
         config.limit_train_batches = few;
-        config.limit_val_batches = few;
+        if !config.limit_val_batches.is_none() {
+            config.limit_val_batches = few;
+        }
         config.limit_test_batches = few;
         config.limit_predict_batches = few;
         config.num_sanity_val_steps = SanitySteps::Batches(0);
@@ -307,9 +344,15 @@ fn fit_loaders<M: TrainModule, D: DataModule<M>>(
 ) -> Result<Loaders<M>> {
     ask("prepare", || data.prepare())?;
     ask("setup", || data.setup(Stage::Train))?;
-    let train = ask("train_loader", || data.train_loader())?;
-    let train = train.ok_or_else(|| no_loader(data, "train"))?;
-    train.check().map_err(|e| e.context("train loader"))?;
+    let train = match config.limit_train_batches.is_none() {
+        true => None,
+        false => {
+            let train = ask("train_loader", || data.train_loader())?;
+            let train = train.ok_or_else(|| no_loader(data, "train"))?;
+            train.check().map_err(|e| e.context("train loader"))?;
+            Some(train)
+        }
+    };
     let val = match config.limit_val_batches.is_none() {
         true => None,
         false => ask("val_loader", || data.val_loader())?,

@@ -31,6 +31,8 @@ pub struct ModelCheckpoint {
     every_n_epochs: u64,
     every_n_steps: Option<u64>,
     save_on_exception: bool,
+    /// Whether the watched value has ever come.
+    scored: bool,
     state: State,
 }
 
@@ -70,6 +72,7 @@ impl ModelCheckpoint {
             every_n_epochs: 1,
             every_n_steps: None,
             save_on_exception: true,
+            scored: false,
             state: State::default(),
         }
     }
@@ -143,10 +146,9 @@ impl ModelCheckpoint {
         Decision { save, remove }
     }
 
-    fn act<M: TrainModule>(&mut self, cx: &mut RunContext<'_, M>, score: Option<f64>) {
+    fn act<M: TrainModule>(&mut self, cx: &mut RunContext<'_, M>, epoch: u64, score: Option<f64>) {
         let Some(run_dir) = cx.run_dir() else { return };
-        let progress = cx.progress();
-        let (epoch, step) = (progress.epoch, progress.global_step);
+        let step = cx.progress().global_step;
         let name = format!("epoch={epoch}-step={step}");
         let path = run_dir.join("checkpoints").join(name);
         let decision = self.decide(path, step, score);
@@ -159,13 +161,22 @@ impl ModelCheckpoint {
     }
 
     /// The watched value, if it is among what has just ended.
-    fn score<M: TrainModule>(&self, cx: &RunContext<'_, M>) -> Option<f64> {
+    fn score<M: TrainModule>(&mut self, cx: &RunContext<'_, M>) -> Option<f64> {
         let (name, _) = self.monitor.as_ref()?;
-        cx.results().get(name)
+        let score = cx.fresh(name);
+        self.scored |= score.is_some();
+        score
     }
 }
 
 impl<M: TrainModule> Callback<M> for ModelCheckpoint {
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.state = State::default();
+        }
+        Ok(())
+    }
+
     fn on_train_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         let step = cx.progress().global_step;
         let stepped = cx.step_outcome().is_some();
@@ -174,7 +185,7 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
                 .every_n_steps
                 .is_some_and(|n| step > 0 && step.is_multiple_of(n))
         {
-            self.act(cx, None);
+            self.act(cx, cx.progress().epoch, None);
         }
         Ok(())
     }
@@ -183,7 +194,7 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
         if cx.stage() == Stage::Validate
             && let Some(score) = self.score(cx)
         {
-            self.act(cx, Some(score));
+            self.act(cx, cx.progress().epoch, Some(score));
         }
         Ok(())
     }
@@ -193,21 +204,26 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
         let due = self.every_n_epochs > 0
             && (cx.progress().epoch + 1).is_multiple_of(self.every_n_epochs);
         if due || score.is_some() {
-            self.act(cx, score);
+            self.act(cx, cx.progress().epoch, score);
         }
-        Ok(())
+        match &self.monitor {
+            Some((name, _)) if !self.scored => cx.check_monitor("ModelCheckpoint", name),
+            _ => Ok(()),
+        }
     }
 
     fn on_exception(&mut self, cx: &mut RunContext<'_, M>, _error: &Error) -> Result<()> {
         if self.save_on_exception && cx.progress().global_step > 0 {
-            self.act(cx, None);
+            self.act(cx, cx.progress().epoch, None);
         }
         Ok(())
     }
 
     fn on_fit_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        // The last epoch has been counted by now; its index is one less.
+        let epochs = cx.progress().epoch.max(1);
         if cx.progress().global_step > 0 {
-            self.act(cx, None);
+            self.act(cx, epochs - 1, None);
         }
         Ok(())
     }
@@ -223,13 +239,12 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
         Ok(())
     }
 
-    /// The best by the watched value; without one, the last.
     fn best_checkpoint(&self) -> Option<&Path> {
-        let best = match self.monitor {
-            Some(_) => self.state.best.first(),
-            None => self.state.last.as_ref(),
-        };
-        best.map(|kept| kept.path.as_path())
+        self.state.best.first().map(|kept| kept.path.as_path())
+    }
+
+    fn last_checkpoint(&self) -> Option<&Path> {
+        self.state.last.as_ref().map(|kept| kept.path.as_path())
     }
 
     fn writes_checkpoints(&self) -> bool {

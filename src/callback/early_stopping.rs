@@ -139,7 +139,7 @@ impl EarlyStopping {
     }
 
     fn look<M: TrainModule>(&mut self, cx: &mut RunContext<'_, M>) {
-        if let Some(value) = cx.results().get(&self.monitor) {
+        if let Some(value) = cx.fresh(&self.monitor) {
             match self.check(value) {
                 Some(reason) => cx.stop(reason),
                 None => cx.keep_going(),
@@ -149,6 +149,13 @@ impl EarlyStopping {
 }
 
 impl<M: TrainModule> Callback<M> for EarlyStopping {
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.state = State::default();
+        }
+        Ok(())
+    }
+
     fn on_eval_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         if cx.stage() == Stage::Validate {
             self.look(cx);
@@ -158,20 +165,10 @@ impl<M: TrainModule> Callback<M> for EarlyStopping {
 
     fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         self.look(cx);
-        // A run that validates later may still log it there.
-        let validated = cx
-            .metrics()
-            .iter()
-            .any(|(name, _)| name.starts_with("val/"));
-        if self.state.checks == 0 && (validated || !cx.validates()) {
-            let names: Vec<_> = cx.metrics().iter().map(|(name, _)| name).collect();
-            return Err(Error::config(format!(
-                "EarlyStopping watches `{}`, which is never logged; logged are `{}`",
-                self.monitor,
-                names.join("`, `")
-            )));
+        match self.state.checks {
+            0 => cx.check_monitor("EarlyStopping", &self.monitor),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn save_state(&self) -> serde_json::Value {

@@ -118,8 +118,12 @@ pub trait Callback<M: TrainModule> {
         let _ = state;
         Ok(())
     }
-    /// The best checkpoint so far, if this callback keeps one.
+    /// The best checkpoint so far, if this callback watches a value.
     fn best_checkpoint(&self) -> Option<&Path> {
+        None
+    }
+    /// The last checkpoint so far, if this callback writes any.
+    fn last_checkpoint(&self) -> Option<&Path> {
         None
     }
     /// Whether this callback writes checkpoints; if none does, the trainer adds one that does.
@@ -151,6 +155,7 @@ pub(crate) struct RunView<'a> {
     pub(crate) outcome: Option<StepOutcome>,
     pub(crate) logs_now: bool,
     pub(crate) validates: bool,
+    pub(crate) validated: bool,
     pub(crate) last_epoch: Option<u64>,
 }
 
@@ -203,6 +208,31 @@ impl<M: TrainModule> RunContext<'_, M> {
     pub fn validates(&self) -> bool {
         self.view.validates
     }
+    /// The value under this name, if it is among what has just ended or a callback before this one
+    /// has just logged it.
+    pub fn fresh(&self, name: &str) -> Option<f64> {
+        let logged = self.requests.logged.iter().rev();
+        let mut logged = logged.filter(|(n, _)| n == name).map(|(_, value)| *value);
+        self.results().get(name).or_else(|| logged.next())
+    }
+
+    /// The error of a callback whose watched name never comes, once all that an epoch logs has
+    /// come.
+    fn check_monitor(&self, who: &str, monitor: &str) -> Result<()> {
+        if self.view.validates && !self.view.validated {
+            return Ok(());
+        }
+        let of_epoch = format!("{monitor}_epoch");
+        let why = match self.metrics().get(&of_epoch) {
+            Some(_) => format!("which has no value for an epoch; `{of_epoch}` has"),
+            None => {
+                let names: Vec<_> = self.metrics().iter().map(|(name, _)| name).collect();
+                format!("which is never logged; logged are `{}`", names.join("`, `"))
+            }
+        };
+        Err(Error::config(format!("{who} watches `{monitor}`, {why}")))
+    }
+
     /// The epochs this run is to have, if there is a limit.
     pub fn max_epochs(&self) -> Option<u64> {
         self.view.last_epoch

@@ -8,8 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
 use crate::progress::Progress;
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
+use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use std::fs::{self, File};
 use std::io::Write;
@@ -42,7 +43,44 @@ pub fn load_model<B: Backend, M: Module<B>>(
         let message = format!("`{}` does not fit this model", file.display());
         Error::new(ErrorKind::Io, message).with_source(e)
     })?;
-    Ok(model.load_record(record))
+    // Burn itself takes whatever shape the record has.
+    let expected = shapes(&model);
+    let loaded = model.load_record(record);
+    let found = shapes(&loaded);
+    match expected.iter().zip(&found).find(|(a, b)| a != b) {
+        None => Ok(loaded),
+        Some(((path, expected), (_, found))) => Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "`{}` does not fit this model: `{path}` has shape {found:?} there and {expected:?} here",
+                file.display()
+            ),
+        )),
+    }
+}
+
+/// The path and shape of every float parameter, in visiting order.
+fn shapes<B: Backend, M: Module<B>>(model: &M) -> Vec<(String, Vec<usize>)> {
+    #[derive(Default)]
+    struct Shapes {
+        stack: Vec<String>,
+        found: Vec<(String, Vec<usize>)>,
+    }
+    impl<B: Backend> ModuleVisitor<B> for Shapes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            let shape = param.val().dims().to_vec();
+            self.found.push((self.stack.join("."), shape));
+        }
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.stack.push(name.into());
+        }
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.stack.pop();
+        }
+    }
+    let mut visitor = Shapes::default();
+    model.visit(&mut visitor);
+    visitor.found
 }
 
 /// Writes a checkpoint into a new folder.
@@ -83,9 +121,16 @@ fn write_folder(path: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
         write_synced(&file, bytes).map_err(|e| Error::io("write", &file, e))?;
     }
     fs::rename(&temporary, path).map_err(|e| Error::io("create", path, e))?;
-    // The rename itself is on disk once the folder that holds it is.
-    let synced = File::open(parent).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| Error::io("write", parent, e))
+    sync_folder(parent).map_err(|e| Error::io("write", parent, e))
+}
+
+/// A rename is on disk once the folder that holds it is.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    // Elsewhere a folder cannot be opened as a file.
+    match cfg!(unix) {
+        true => File::open(path)?.sync_all(),
+        false => Ok(()),
+    }
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -96,5 +141,9 @@ fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Removes a checkpoint that this run has written.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    fs::remove_dir_all(path).map_err(|e| Error::io("remove", path, e))
+    match fs::remove_dir_all(path) {
+        // Somebody else has tidied up.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|e| Error::io("remove", path, e)),
+    }
 }

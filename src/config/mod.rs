@@ -121,7 +121,7 @@ settings! {
     /// Where all randomness starts from
     seed: u64 = 42, with_seed(u64);
 
-    /// Refuse operations whose result can differ from run to run
+    /// Refuse operations whose result can differ from run to run; on the CPU there are none
     deterministic: bool = false, with_deterministic(bool);
 
     /// Stop after this many epochs; 1000 unless `max_steps` or `max_time` is set
@@ -151,7 +151,7 @@ settings! {
     /// Predict this much of the prediction data
     limit_predict_batches: Limit = Limit::ALL, with_limit_predict_batches(Limit);
 
-    /// Train and validate on the same first batches, unshuffled, to see the model overfit; 0 is off
+    /// Train and validate on the first batches of each loader, unshuffled, to see the model overfit; 0 is off
     overfit_batches: Limit = Limit::NONE, with_overfit_batches(Limit);
 
     /// Try every loop with this many batches, once, without logs and checkpoints; alone it means 1

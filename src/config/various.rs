@@ -58,7 +58,7 @@ pub enum ProgressMode {
     Auto,
     /// `bar`: a live bar.
     Bar,
-    /// `plain`: a line now and then.
+    /// `plain`: a line an epoch.
     Plain,
     /// `off`: nothing.
     Off,

@@ -122,7 +122,7 @@ fn pass<M: TrainModule, I: Send + 'static, T>(
         let Some(value) = value else { continue };
         let mut cx = StepContext::new(stage, run.progress, samples, device.clone());
         // Draws of an evaluation repeat as well, and apart from those of training.
-        run.fabric.seed_batch(u64::MAX, index as u64);
+        run.fabric.seed_batch(u64::MAX, index);
         panics::catch(ErrorKind::User, || step(&module, value, &mut cx))
             .and_then(|output| take(cx, output))
             .map_err(|e| e.context(format!("{} batch {index}", stage.prefix())))?;

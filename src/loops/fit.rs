@@ -4,7 +4,7 @@ use super::Run;
 use super::evaluate::evaluate;
 use super::validation::{Finished, ValidationSchedule};
 use crate::callback::BatchInfo;
-use crate::config::{Limit, SanitySteps};
+use crate::config::{Limit, SanitySteps, TrainerConfig};
 use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
@@ -45,21 +45,50 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// What `fit` trains and validates on.
+/// What `fit` trains and validates on. A stage limited to nothing has no loader.
 pub(crate) struct Loaders<M: TrainModule> {
-    pub(crate) train: TrainLoader<M>,
+    pub(crate) train: Option<TrainLoader<M>>,
     pub(crate) val: Option<EvalLoader<M>>,
 }
 
 /// How long the run may go on, and when it validates.
-struct Plan {
+pub(crate) struct Plan {
     start: Instant,
     max_time: Option<Duration>,
     accumulate: u64,
     val_limit: Option<usize>,
     validation: ValidationSchedule,
-    /// Steps logged last, so that no step is logged twice.
+    /// The training batches there had been when it validated last.
     last_validated: Option<u64>,
+}
+
+impl Plan {
+    /// Resolves the limits and intervals, so that what cannot work is refused before any work.
+    pub(crate) fn new<M: TrainModule>(
+        config: &TrainerConfig,
+        loaders: &Loaders<M>,
+    ) -> Result<Self> {
+        if let Some(train) = &loaders.train {
+            let known = train.num_batches(config.seed, 0)?;
+            let batches = config.limit_train_batches.resolve(known, "train")?;
+            if loaders.val.is_some() {
+                let batches = batches.map(|n| n as u64);
+                config.val_check_interval.batches(batches)?;
+            }
+        }
+        let val_batches = match &loaders.val {
+            Some(val) => val.num_batches(config.seed, 0)?,
+            None => None,
+        };
+        Ok(Self {
+            start: Instant::now(),
+            max_time: config.max_time.map(|time| time.as_duration()),
+            accumulate: config.accumulate_grad_batches.max(1),
+            val_limit: config.limit_val_batches.resolve(val_batches, "val")?,
+            validation: ValidationSchedule::new(config),
+            last_validated: None,
+        })
+    }
 }
 
 type Book<M> = LogBook<<<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend>;
@@ -69,30 +98,29 @@ pub(crate) fn fit<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     loaders: &Loaders<M>,
+    mut plan: Plan,
 ) -> Result<StopReason> {
-    let val_batches = match &loaders.val {
-        Some(val) => val.num_batches(run.config.seed, 0)?,
-        None => None,
-    };
-    let mut plan = Plan {
-        start: Instant::now(),
-        max_time: run.config.max_time.map(|time| time.as_duration()),
-        accumulate: run.config.accumulate_grad_batches.max(1),
-        val_limit: run.config.limit_val_batches.resolve(val_batches, "val")?,
-        validation: ValidationSchedule::new(run.config),
-        last_validated: None,
-    };
     run.validates = loaders.val.is_some();
     run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
-    sanity_check(run, state, loaders, plan.val_limit)?;
-    let mut book = LogBook::new(Stage::Train);
-    let stopped = loop {
-        if let Some(reason) = limit_reached(run, &plan) {
-            break reason;
+    let stopped = match &loaders.train {
+        None => StopReason::NoTrainBatches,
+        Some(train) => {
+            sanity_check(run, state, loaders, plan.val_limit)?;
+            let mut book = LogBook::new(Stage::Train);
+            loop {
+                if let Some(reason) = limit_reached(run, &plan) {
+                    break reason;
+                }
+                let cut = train_epoch(run, state, train, &loaders.val, &mut plan, &mut book)?;
+                if let Some(reason) = cut {
+                    break reason;
+                }
+            }
         }
-        train_epoch(run, state, loaders, &mut plan, &mut book)?;
     };
+    run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_fit_end(cx))?;
+    run.log_results()?;
     Ok(stopped)
 }
 
@@ -124,15 +152,18 @@ fn sanity_check<M: TrainModule>(
     Ok(())
 }
 
+/// One epoch; the reason if it ends before its last batch, and the run with it.
 fn train_epoch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
-    loaders: &Loaders<M>,
+    train: &TrainLoader<M>,
+    val: &Option<EvalLoader<M>>,
     plan: &mut Plan,
     book: &mut Book<M>,
-) -> Result<()> {
+) -> Result<Option<StopReason>> {
     let epoch = run.progress.epoch;
-    let known = loaders.train.num_batches(run.config.seed, epoch)?;
+    let steps_before = run.progress.global_step;
+    let known = train.num_batches(run.config.seed, epoch)?;
     let total = run.config.limit_train_batches.resolve(known, "train")?;
     let spec = EpochSpec::new(run.fabric.device().clone())
         .seed(run.config.seed)
@@ -146,8 +177,9 @@ fn train_epoch<M: TrainModule>(
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_train_epoch_start(cx))?;
 
+    let mut cut = None;
     let mut in_group = 0;
-    for batch in loaders.train.iter(spec)? {
+    for batch in train.iter(spec)? {
         let batch = batch.map_err(run.place("train data"))?;
         let is_last = batch.is_last;
         run.batch = BatchInfo {
@@ -179,12 +211,17 @@ fn train_epoch<M: TrainModule>(
             is_last,
             epoch_batches: total.map(|n| n as u64),
         };
-        if loaders.val.is_some() && plan.validation.due(finished)? {
-            validate(run, state, loaders, plan)?;
+        if let Some(val) = val
+            && plan.validation.due(finished)?
+        {
+            validate(run, state, val, plan)?;
         }
         // A stop waits for the group's step: what has been accumulated is not thrown away.
-        if group_is_full && ends_here(run, plan) {
-            break;
+        if group_is_full {
+            cut = cut_reason(run, plan);
+            if cut.is_some() {
+                break;
+            }
         }
     }
     if run.progress.batch == 0 {
@@ -192,11 +229,24 @@ fn train_epoch<M: TrainModule>(
             "the train loader gave no batch in epoch {epoch}"
         )));
     }
-    let requested = run.stop_request().is_some();
-    if requested && plan.last_validated != Some(run.progress.total_batches) {
-        validate(run, state, loaders, plan)?;
+    if let (Some(StopReason::Requested(_)), Some(val)) = (&cut, val)
+        && plan.last_validated != Some(run.progress.total_batches)
+    {
+        validate(run, state, val, plan)?;
     }
-    end_epoch(run, state, book)
+    end_epoch(run, state, book)?;
+    // Nothing else would ever end such a run.
+    if run.progress.global_step == steps_before && run.config.epoch_limit().is_none() {
+        return Err(Error::new(
+            ErrorKind::NonFinite,
+            format!(
+                "epoch {epoch} took no optimizer step ({} were skipped because a gradient was not \
+                 finite), so the run would never end; `detect_anomaly` names the parameter",
+                run.progress.skipped_steps
+            ),
+        ));
+    }
+    Ok(cut)
 }
 
 /// The epoch's own values, its hooks, and the schedules that count epochs.
@@ -205,10 +255,20 @@ fn end_epoch<M: TrainModule>(
     state: &mut TrainState<M>,
     book: &mut Book<M>,
 ) -> Result<()> {
-    run.set_results(book.take_values("_epoch")?);
+    let mut values = book.take_values("_epoch")?;
+    insert_skipped(run, &mut values);
+    run.set_results(values);
     state.optimizers.on_metrics(|name| run.results.get(name));
     run.train_hook(state, |c, cx| c.on_train_epoch_end(cx))?;
     run.log_results()?;
+    if (run.validated || !run.validates)
+        && let Some(name) = state.optimizers.unseen_metric()
+    {
+        return Err(Error::config(format!(
+            "a learning-rate schedule watches `{name}`, which is never logged for an epoch or a \
+             validation"
+        )));
+    }
     state.optimizers.on_epoch_end();
     run.progress.epoch += 1;
     Ok(())
@@ -225,8 +285,7 @@ fn train_batch<M: TrainModule>(
     let Some(value) = batch.value else {
         return Ok(());
     };
-    run.fabric
-        .seed_batch(run.progress.epoch, batch.index as u64);
+    run.fabric.seed_batch(run.progress.epoch, batch.index);
     let device = run.fabric.device().clone();
     let mut cx = StepContext::new(Stage::Train, run.progress, samples, device);
     if state.optimizers.manual {
@@ -234,7 +293,9 @@ fn train_batch<M: TrainModule>(
             .fabric
             .manual_step(state, value, &mut cx)
             .map_err(run.place("manual_step"))?;
-        run.outcome = outcomes.last().copied();
+        // One step by hand, however many optimizers it steps.
+        let stepped = |o: &&StepOutcome| matches!(o, StepOutcome::Stepped { .. });
+        run.outcome = outcomes.iter().find(stepped).or(outcomes.last()).copied();
         if outcomes.contains(&StepOutcome::Skipped) {
             run.progress.skipped_steps += 1;
         }
@@ -288,73 +349,59 @@ fn optimizer_step<M: TrainModule>(
         if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome {
             values.insert("train/grad_norm", grad_norm);
         }
-        if run.progress.skipped_steps > 0 {
-            values.insert("train/skipped_steps", run.progress.skipped_steps as f64);
-        }
+        insert_skipped(run, &mut values);
         run.set_results(values);
     }
     book.next_group();
     run.train_hook(state, |c, cx| c.on_optimizer_step(cx))
 }
 
+/// Skipped steps are shown as soon as there is one.
+fn insert_skipped<M: TrainModule>(run: &Run<'_, M>, values: &mut Metrics) {
+    if run.progress.skipped_steps > 0 {
+        values.insert("train/skipped_steps", run.progress.skipped_steps as f64);
+    }
+}
+
 fn validate<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
-    loaders: &Loaders<M>,
+    val: &EvalLoader<M>,
     plan: &mut Plan,
 ) -> Result<()> {
-    let Some(val) = &loaders.val else {
-        return Ok(());
-    };
+    let (model, optimizers) = (state.model(), Some(&state.optimizers));
+    evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit)
+        .map_err(run.place("validation"))?;
     plan.last_validated = Some(run.progress.total_batches);
-    let optimizers = Some(&state.optimizers);
-    evaluate(
-        run,
-        state.model(),
-        optimizers,
-        Stage::Validate,
-        val,
-        plan.val_limit,
-    )
-    .map_err(run.place("validation"))?;
+    plan.validation.validated();
+    run.validated = true;
     state.optimizers.on_metrics(|name| run.results.get(name));
     run.log_results()?;
     run.serve(state)
 }
 
-/// Whether the epoch ends before its last batch.
-fn ends_here<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
+/// Why the epoch ends after this batch, if so.
+fn cut_reason<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopReason> {
     let steps = run.progress.global_step;
-    run.config.max_steps.is_some_and(|max| steps >= max)
-        || time_is_up(run, plan)
-        || run.stop_request().is_some()
-}
-
-/// Why no further epoch begins, if so.
-fn limit_reached<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopReason> {
-    let progress = &run.progress;
-    if run.config.limit_train_batches.is_none() {
-        return Some(StopReason::NoTrainBatches);
-    }
-    if run
-        .config
-        .max_steps
-        .is_some_and(|max| progress.global_step >= max)
-    {
+    if run.config.max_steps.is_some_and(|max| steps >= max) {
         return Some(StopReason::MaxSteps);
-    }
-    if run
-        .config
-        .epoch_limit()
-        .is_some_and(|max| progress.epoch >= max)
-    {
-        return Some(StopReason::MaxEpochs);
     }
     if time_is_up(run, plan) {
         return Some(StopReason::MaxTime);
     }
     let reason = run.stop_request()?;
     Some(StopReason::Requested(reason.to_owned()))
+}
+
+/// Why no further epoch begins, if so.
+fn limit_reached<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopReason> {
+    let epochs = run.progress.epoch;
+    let all_epochs = run.config.epoch_limit().is_some_and(|max| epochs >= max);
+    match cut_reason(run, plan) {
+        Some(StopReason::MaxSteps) => Some(StopReason::MaxSteps),
+        _ if all_epochs => Some(StopReason::MaxEpochs),
+        other => other,
+    }
 }
 
 /// Whether `max_time` is over; `min_epochs` and `min_steps` win.
@@ -369,7 +416,7 @@ impl<M: TrainModule> Loaders<M> {
             return self;
         }
         Self {
-            train: self.train.without_shuffle(),
+            train: self.train.map(|train| train.without_shuffle()),
             val: self.val.map(|val| val.without_shuffle()),
         }
     }

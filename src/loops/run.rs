@@ -11,7 +11,8 @@ use crate::module::TrainModule;
 use crate::optim::{OptimizerSet, StepOutcome};
 use crate::panics;
 use crate::progress::{Progress, Stage};
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 /// A run: its parts, how far it is, and what has been logged.
 pub(crate) struct Run<'t, M: TrainModule> {
@@ -29,7 +30,10 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) outcome: Option<StepOutcome>,
     pub(crate) logs_now: bool,
     pub(crate) validates: bool,
+    pub(crate) validated: bool,
     pub(crate) requests: Requests,
+    /// The checkpoints of this run that are there, each with how many requests it serves.
+    saved: HashMap<PathBuf, usize>,
 }
 
 impl<'t, M: TrainModule> Run<'t, M> {
@@ -52,7 +56,9 @@ impl<'t, M: TrainModule> Run<'t, M> {
             outcome: None,
             logs_now: false,
             validates: false,
+            validated: false,
             requests: Requests::default(),
+            saved: HashMap::new(),
         }
     }
 
@@ -60,15 +66,15 @@ impl<'t, M: TrainModule> Run<'t, M> {
     /// failed, callbacks are told.
     pub(crate) fn to_the_end<T>(
         &mut self,
+        settings: &TrainerConfig,
         state: &mut TrainState<M>,
         body: impl FnOnce(&mut Self, &mut TrainState<M>) -> Result<T>,
     ) -> Result<T> {
-        let config = self.config;
         let started = self
             .loggers
             .iter_mut()
-            .try_for_each(|l| l.log_config(config));
-        let done = started.and_then(|()| body(self, state));
+            .try_for_each(|l| l.log_config(settings));
+        let done = started.and_then(|()| panics::catch(ErrorKind::User, || body(self, state)));
         // What fails on the way out must not keep the callbacks behind it from saving what there
         // is, nor hide the first error.
         let mut later = Vec::new();
@@ -113,6 +119,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
                     outcome: self.outcome,
                     logs_now: self.logs_now,
                     validates: self.validates,
+                    validated: self.validated,
                     last_epoch: self.config.epoch_limit(),
                 },
                 requests: &mut self.requests,
@@ -165,14 +172,33 @@ impl<'t, M: TrainModule> Run<'t, M> {
     }
 
     /// Acts on requests: saves first, removals only after all saves have succeeded.
+    ///
+    /// Several callbacks may ask for the same checkpoint; it is written once, and stays until each
+    /// of them has asked for its removal.
     pub(crate) fn serve(&mut self, state: &TrainState<M>) -> Result<()> {
-        for path in std::mem::take(&mut self.requests.saves) {
+        // Both are taken now: if a save fails, its removals are never made up for.
+        let saves = std::mem::take(&mut self.requests.saves);
+        let removes = std::mem::take(&mut self.requests.removes);
+        for path in saves {
+            if let Some(requests) = self.saved.get_mut(&path) {
+                *requests += 1;
+                continue;
+            }
             let callbacks = self.callbacks.iter().map(|c| c.save_state()).collect();
             checkpoint::save(&path, state, &self.progress, callbacks)
                 .map_err(|e| e.context("saving a checkpoint"))?;
+            self.saved.insert(path, 1);
         }
-        for path in std::mem::take(&mut self.requests.removes) {
-            checkpoint::remove(&path)?;
+        for path in removes {
+            // Only what this run has written is ever removed.
+            let Some(requests) = self.saved.get_mut(&path) else {
+                continue;
+            };
+            *requests -= 1;
+            if *requests == 0 {
+                self.saved.remove(&path);
+                checkpoint::remove(&path)?;
+            }
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl ValidationSchedule {
         }
     }
 
-    pub(super) fn due(&mut self, at: Finished) -> Result<bool> {
+    pub(super) fn due(&self, at: Finished) -> Result<bool> {
         let epoch_due = (at.epoch + 1).is_multiple_of(self.every_n_epochs.max(1));
         Ok(match self.interval {
             // Batches count across epochs, so an interval may be longer than an epoch.
@@ -44,13 +44,14 @@ impl ValidationSchedule {
                 epoch_due && every.is_some_and(|n| at.batch.is_multiple_of(n.max(1)))
             }
             ValCheckInterval::Time(interval) => {
-                let due = epoch_due && self.last.elapsed() >= interval.as_duration();
-                if due {
-                    self.last = Instant::now();
-                }
-                due
+                epoch_due && self.last.elapsed() >= interval.as_duration()
             }
         })
+    }
+
+    /// A validation has ended.
+    pub(super) fn validated(&mut self) {
+        self.last = Instant::now();
     }
 }
 
@@ -61,7 +62,7 @@ mod tests {
 
     /// The batches (counted from 1 over all epochs) after which validation runs.
     fn due(config: &TrainerConfig, per_epoch: u64, epochs: u64, sized: bool) -> Vec<u64> {
-        let mut schedule = ValidationSchedule::new(config);
+        let schedule = ValidationSchedule::new(config);
         let batches = (0..epochs).flat_map(|e| (1..=per_epoch).map(move |b| (e, b)));
         let finished = batches.map(|(epoch, batch)| Finished {
             epoch,

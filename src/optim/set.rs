@@ -267,7 +267,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             };
             self.refresh_lr(index);
             if let Some(group) = self.groups.get_mut(index) {
-                let lr = group.lr;
+                let lr = check_lr(&group.name, Some(group.lr))?;
                 let optimizer = &mut group.optimizer;
                 // An optimizer may refuse a shape by panicking (Muon wants matrices).
                 model = panics::catch(ErrorKind::User, || Ok(optimizer.step(lr, model, gradients)))
@@ -344,6 +344,14 @@ impl<M: TrainModule> OptimizerSet<M> {
                 scheduler.ticks += 1;
             }
         }
+    }
+
+    /// A metric that a schedule watches and that has never come.
+    pub(crate) fn unseen_metric(&mut self) -> Option<String> {
+        self.schedulers().find_map(|s| match &s.every {
+            ScheduleInterval::Metric(name) if s.ticks == 0 => Some(name.clone()),
+            _ => None,
+        })
     }
 
     /// Each group's name and the learning rate of its last step.

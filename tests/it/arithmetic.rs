@@ -14,7 +14,9 @@ on_each_backend!(
     the_loss_shown_does_not_depend_on_accumulation,
     the_schedule_counts_optimizer_steps,
     clipping_is_by_the_norm_over_all_parameters,
+    clipping_comes_after_the_scale_is_taken_out,
     clipping_by_value,
+    a_run_without_a_step_does_not_go_on_forever,
     a_gradient_that_is_not_finite_skips_the_step,
     anomaly_detection_names_the_parameter,
     a_skipped_step_does_not_move_the_schedule,
@@ -77,13 +79,13 @@ fn the_loss_shown_does_not_depend_on_accumulation<B: AutodiffBackend>() {
     }
 }
 
-/// Linear decay from 1 to 0 over 8 optimizer steps; 16 batches in groups of 2.
+/// Linear decay from 1 to 0 over 8 optimizer steps, and 2 steps more; batches in groups of 2.
 fn the_schedule_counts_optimizer_steps<B: AutodiffBackend>() {
     let (config, _runs) = quiet();
     let config = config.with_max_epochs(1).with_accumulate_grad_batches(2);
     let decay = sgd(1.0).with_schedule(ScheduleInterval::Step, Linear::new(1.0, 0.0, 8));
-    let (outcome, rows) = fit::<B>(config, decay, ones(16));
-    let rates = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125];
+    let (outcome, rows) = fit::<B>(config, decay, ones(20));
+    let rates = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0];
     assert_eq!(rows.values("lr"), rates);
     // The optimizer used just those: w = 1 - their sum.
     let [a, _] = outcome.model.values();
@@ -110,6 +112,34 @@ fn clipping_is_by_the_norm_over_all_parameters<B: AutodiffBackend>() {
     let data = Loaders::new(sequences(vec![vec![[3.0, 4.0]]]));
     let (outcome, _) = fit::<B>(config, sgd(1.0), data);
     assert_eq!(outcome.model.values(), [-2.0, -3.0]);
+}
+
+/// Sums of gradients are 1024 times the true gradient (3, 4) before they are averaged.
+fn clipping_comes_after_the_scale_is_taken_out<B: AutodiffBackend>() {
+    let (config, _runs) = quiet();
+    let config = config
+        .with_max_epochs(1)
+        .with_accumulate_grad_batches(2)
+        .with_gradient_clip(GradientClip::Norm(1.0));
+    let data = Loaders::new(sequences(vec![vec![[3.0, 4.0]], vec![[3.0, 4.0]; 1023]]));
+    let (outcome, rows) = fit::<B>(config, sgd(1.0), data);
+    let [a, b] = outcome.model.values().map(f64::from);
+    assert_close(&[1.0 - a, 1.0 - b], &[0.6, 0.8], 1e-6);
+    assert_close(&rows.values("train/grad_norm"), &[5.0], 1e-4);
+}
+
+/// Every gradient is NaN, and only a number of steps would end the run.
+fn a_run_without_a_step_does_not_go_on_forever<B: AutodiffBackend>() {
+    let (config, _runs) = quiet();
+    let mut data = Loaders::new(gradients([f32::NAN; 3]));
+    let error = Trainer::new(config.with_max_steps(5), B::Device::default())
+        .fit(Weights::<B>::new(1.0, 1.0), &mut data)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "epoch 0 took no optimizer step (3 were skipped because a gradient was not finite), so \
+         the run would never end; `detect_anomaly` names the parameter"
+    );
 }
 
 fn clipping_by_value<B: AutodiffBackend>() {

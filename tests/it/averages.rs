@@ -16,6 +16,8 @@ on_each_backend!(
     a_training_epoch_weighs_its_samples_too,
     ratios_come_from_pooled_counts,
     each_sample_counts_once,
+    dropping_the_last_batch_drops_it_once,
+    a_test_is_logged_at_the_last_step,
 );
 
 /// Values 0.7, 0.8 and 0.9 of batches of 256, 256 and 10.
@@ -151,4 +153,28 @@ fn each_sample_counts_once<B: AutodiffBackend>() {
         let metrics = evaluate::<B>(vec![right, wrong, wrong, wrong, wrong], batch_size);
         assert_close(&[metrics.get("val/accuracy").unwrap()], &[0.2], 1e-6);
     }
+}
+
+/// 9 samples in batches of 5: one batch of 5.
+fn dropping_the_last_batch_drops_it_once<B: AutodiffBackend>() {
+    let (config, _runs) = quiet();
+    let data = Loaders::new(gradients([1.0; 9]).batch_size(5).drop_last(true));
+    let (outcome, _) = fit::<B>(config.with_max_epochs(1), sgd(0.0), data);
+    assert_eq!(outcome.progress.samples, 5);
+    assert_eq!(outcome.progress.total_batches, 1);
+}
+
+fn a_test_is_logged_at_the_last_step<B: AutodiffBackend>() {
+    let (config, _runs) = quiet();
+    let rows = Rows::default();
+    let mut data = Loaders::new(gradients([1.0; 3])).with_test(gradients([2.0, 4.0]));
+    let mut trainer =
+        Trainer::new(config.with_max_epochs(1), B::Device::default()).with_logger(rows.clone());
+    let outcome = trainer.fit(Weights::<B>::new(1.0, 1.0), &mut data).unwrap();
+    let metrics = trainer.test(&outcome.model, &mut data).unwrap();
+    assert_eq!(metrics.get("test/value"), Some(3.0));
+    assert_eq!(
+        (rows.values("test/value"), rows.steps("test/value")),
+        (vec![3.0], vec![3])
+    );
 }

@@ -178,7 +178,7 @@ fn checkpoints_are_served_after_all_hooks<B: AutodiffBackend>() {
         assert_eq!(model.unwrap().values(), [1.0 - step as f32, 1.0]);
     }
     assert_eq!(
-        outcome.best_checkpoint.unwrap(),
+        outcome.last_checkpoint.unwrap(),
         folder.join("epoch=2-step=6")
     );
 }

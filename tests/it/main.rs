@@ -14,6 +14,7 @@ mod arithmetic;
 mod averages;
 #[cfg(feature = "burn-train")]
 mod burn_train;
+mod checkpoints;
 mod compile_messages;
 mod hooks;
 mod limits;

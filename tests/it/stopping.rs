@@ -17,6 +17,7 @@ on_each_backend!(
     a_stop_in_mid_epoch_validates_once,
     a_stop_waits_for_the_accumulated_group,
     a_request_is_forgotten_when_the_value_recovers,
+    a_step_value_cannot_be_watched,
 );
 
 /// One training batch an epoch; validation gives these values, one a validation.
@@ -92,7 +93,7 @@ fn validating_every_ten_epochs<B: AutodiffBackend>() {
 }
 
 fn the_best_epoch_is_judged_on_its_own_value<B: AutodiffBackend>() {
-    for _ in 0..20 {
+    for _ in 0..100 {
         let script = Script::new(&[3., 2., 1., 5., 5.]);
         let outcome = run::<B>(|c| c, watch().patience(2), script);
         assert_eq!(outcome.progress.epoch, 5);
@@ -188,4 +189,28 @@ fn a_request_is_forgotten_when_the_value_recovers<B: AutodiffBackend>() {
     );
     assert_eq!(outcome.progress.epoch, 6);
     assert_eq!(outcome.stopped, StopReason::MaxEpochs);
+}
+
+fn a_step_value_cannot_be_watched<B: AutodiffBackend>() {
+    let watchers: [fn(Trainer<Weights<B>>) -> Trainer<Weights<B>>; 2] = [
+        |t| t.with_callback(EarlyStopping::new("train/loss")),
+        |t| t.with_callback(ModelCheckpoint::new().monitor("train/loss", Mode::Min)),
+    ];
+    for (watch, who) in watchers
+        .into_iter()
+        .zip(["EarlyStopping", "ModelCheckpoint"])
+    {
+        let (config, _runs) = quiet();
+        let trainer = Trainer::new(config.with_max_epochs(2), B::Device::default());
+        let error = watch(trainer)
+            .fit(Weights::new(1.0, 1.0), &mut ones(2))
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "epoch 0, batch 2: callback `{who}`: {who} watches `train/loss`, which has no \
+                 value for an epoch; `train/loss_epoch` has"
+            )
+        );
+    }
 }
