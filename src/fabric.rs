@@ -23,7 +23,8 @@ use burn::tensor::backend::AutodiffBackend;
 ///     for epoch in 0..3 {
 ///         for batch in fabric.batches(&loader, epoch)? {
 ///             let batch = batch?;
-///             let loss = state.model().loss(batch.value);
+///             let Some(points) = batch.value else { continue };
+///             let loss = state.model().loss(points);
 ///             fabric.backward(&mut state, loss, batch.samples)?; // adds to the gradients
 ///             fabric.optimizer_step(&mut state)?; // averages, checks, clips, steps
 ///         }

@@ -146,7 +146,7 @@ impl<M: TrainModule> Trainer<M> {
         let mut run = Run::new(&config, &fabric, &mut self.callbacks, loggers);
         run.run_dir = run_dir.as_deref();
         let start = Instant::now();
-        let fitted = run.to_the_end(&self.config, &mut state, |run, state| {
+        let fitted = run.run_to_end(&self.config, &mut state, |run, state| {
             fit::fit(run, state, &loaders, plan)
         });
         let (progress, metrics) = (run.progress, run.metrics);
@@ -375,8 +375,11 @@ fn no_loader<D>(_data: &D, name: &str) -> Error {
     ))
 }
 
-/// The logger of this name, for the run's folder.
-fn logger(name: &str) -> Result<fn(&Path) -> Box<dyn Logger>> {
+/// Makes a logger that writes into the run's folder.
+type MakeLogger = fn(&Path) -> Box<dyn Logger>;
+
+/// The logger of this name.
+fn logger(name: &str) -> Result<MakeLogger> {
     match name {
         "csv" => Ok(|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))),
         other => Err(Error::config(format!(

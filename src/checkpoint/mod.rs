@@ -27,7 +27,7 @@ const MODEL: &str = "model.mpk";
 /// let device = Default::default();
 /// let model = Line::<Cpu>::new(&device);
 /// let model = firebox::checkpoint::load_model("runs/version_0/checkpoints/epoch=2-step=237", model, &device)?;
-/// # firebox::Result::Ok(())
+/// # Ok::<(), firebox::Error>(())
 /// ```
 ///
 /// # Errors

@@ -64,7 +64,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
 
     /// Runs `body`, and leaves by one way out whatever happens: loggers are finished, and if it
     /// failed, callbacks are told.
-    pub(crate) fn to_the_end<T>(
+    pub(crate) fn run_to_end<T>(
         &mut self,
         settings: &TrainerConfig,
         state: &mut TrainState<M>,

@@ -15,11 +15,11 @@ fn a_metric_that_is_never_logged() {
     for (data, message) in [
         (
             Loaders::new(points()),
-            "epoch 0, batch 4: callback 0: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `train/loss_epoch`",
+            "epoch 0, batch 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `train/loss_epoch`",
         ),
         (
             data(),
-            "epoch 0, batch 4: callback 0: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `val/loss`, `train/loss_epoch`",
+            "epoch 0, batch 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `val/loss`, `train/loss_epoch`",
         ),
     ] {
         let runs = Runs::new();
@@ -67,11 +67,11 @@ fn a_callback_that_fails_or_panics() {
     for (panics, message) in [
         (
             false,
-            "epoch 0, batch 2: callback 0: the callback has had enough",
+            "epoch 0, batch 2: callback `Failing`: the callback has had enough",
         ),
         (
             true,
-            "epoch 0, batch 2: callback 0: panicked: the callback has had enough",
+            "epoch 0, batch 2: callback `Failing`: panicked: the callback has had enough",
         ),
     ] {
         let runs = Runs::new();
@@ -133,9 +133,9 @@ fn every_hook_may_fail() {
             let error = fit_error(trainer, Fault::Nothing, data());
             let message = without_places(&error.to_string());
             let end = if panics {
-                "callback 0: panicked: enough"
+                "callback `Closure`: panicked: enough"
             } else {
-                "callback 0: enough"
+                "callback `Closure`: enough"
             };
             assert!(message.ends_with(end), "{hook:?}: {message}");
             assert_eq!((error.kind(), error.exit_code()), (ErrorKind::User, 1));
