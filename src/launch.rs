@@ -8,6 +8,7 @@ use crate::panics;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+use std::any::TypeId;
 use std::process::ExitCode;
 
 /// A program that trains: generic once, called with the backend of the accelerator that is there.
@@ -149,6 +150,17 @@ macro_rules! registry {
                     other => Err(Error::config(format!("`{other}` is not compiled in"))),
                 }
             }
+
+            pub(super) fn kind<B: 'static>() -> Option<Kind> {
+                let backend = TypeId::of::<B>();
+                $(
+                    #[cfg(feature = $feature)]
+                    if backend == TypeId::of::<<$accelerator as Accelerator>::Backend>() {
+                        return Some(<$accelerator>::KIND);
+                    }
+                )*
+                None
+            }
         }
     };
 }
@@ -156,6 +168,11 @@ macro_rules! registry {
 registry! {
     "flex" => firebox_flex::Flex,
     "ndarray" => firebox_ndarray::NdArray,
+}
+
+/// Whether the backend is one of a compiled-in accelerator that computes in the host's memory.
+pub(crate) fn on_host<B: 'static>() -> bool {
+    registry::kind::<B>() == Some(Kind::Cpu)
 }
 
 /// Calls the recipe with an accelerator's backend; one copy of the user's code per accelerator.

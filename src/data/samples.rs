@@ -165,8 +165,15 @@ impl<I: Send + 'static> Samples<I> {
 }
 
 impl<I> Transforms<I> {
-    pub(super) fn apply(&self, item: I, rng: &mut SampleRng) -> Result<I> {
-        self.0.iter().try_fold(item, |item, map| map(item, rng))
+    /// The generator is made only if there is a transform that may draw from it.
+    pub(super) fn apply(&self, item: I, rng: impl FnOnce() -> SampleRng) -> Result<I> {
+        if self.0.is_empty() {
+            return Ok(item);
+        }
+        let mut rng = rng();
+        self.0
+            .iter()
+            .try_fold(item, |item, map| map(item, &mut rng))
     }
 }
 

@@ -1,5 +1,6 @@
 //! How the batches of one epoch are made; the items' type ends here.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::batcher::Batcher;
@@ -78,10 +79,7 @@ where
                 return Ok(None);
             };
             let part = slice.get(spec.shard.part(slice.len())).unwrap_or_default();
-            let items = part
-                .iter()
-                .map(|&sample| self.item(sample, &spec))
-                .collect::<Result<Vec<I>>>()?;
+            let items = self.items(part, &spec)?;
             let samples = || format!(" (samples {})", listed(part));
             Ok(Some(Batch {
                 value: collate(&self.batcher, items, &spec.device, index, samples)?,
@@ -96,16 +94,28 @@ where
 }
 
 impl<I, C> Indexed<I, C> {
-    fn item<B: Backend>(&self, sample: usize, spec: &EpochSpec<B>) -> Result<I> {
-        let load = || {
-            let mut rng = SampleRng::new(spec.seed, spec.epoch, sample);
-            let item = self.dataset.try_get(sample)?;
-            self.transforms.apply(item, &mut rng)
-        };
+    /// The items of a batch. Their panics are caught together, as catching costs as much as copying
+    /// a small item does.
+    fn items<B: Backend>(&self, samples: &[usize], spec: &EpochSpec<B>) -> Result<Vec<I>> {
+        let current = Cell::new(0);
         caught(
-            || format!("loading sample {sample}"),
-            || load().map_err(|e| e.context(format!("sample {sample}"))),
+            || format!("loading sample {}", current.get()),
+            || {
+                let mut items = Vec::with_capacity(samples.len());
+                for &sample in samples {
+                    current.set(sample);
+                    let item = self.item(sample, spec);
+                    items.push(item.map_err(|e| e.context(format!("sample {sample}")))?);
+                }
+                Ok(items)
+            },
         )
+    }
+
+    fn item<B: Backend>(&self, sample: usize, spec: &EpochSpec<B>) -> Result<I> {
+        let item = self.dataset.try_get(sample)?;
+        let rng = || SampleRng::new(spec.seed, spec.epoch, sample);
+        self.transforms.apply(item, rng)
     }
 }
 
@@ -180,12 +190,12 @@ where
 
 impl<I, C> Stream<I, C> {
     fn item<B: Backend>(&self, item: I, position: usize, spec: &EpochSpec<B>) -> Result<I> {
-        let mut rng = SampleRng::new(spec.seed, spec.epoch, position);
+        let rng = || SampleRng::new(spec.seed, spec.epoch, position);
         caught(
             || format!("transforming item {position} of the stream"),
             || {
                 self.transforms
-                    .apply(item, &mut rng)
+                    .apply(item, rng)
                     .map_err(|e| e.context(format!("item {position} of the stream")))
             },
         )

@@ -218,7 +218,6 @@ impl<'t, M: TrainModule> Run<'t, M> {
     /// Where an error happened.
     pub(crate) fn place(&self, what: &str) -> impl FnOnce(Error) -> Error {
         let Progress { epoch, batch, .. } = self.progress;
-        let place = format!("epoch {epoch}, batch {batch}: {what}");
-        move |e| e.context(place)
+        move |e| e.context(format!("epoch {epoch}, batch {batch}: {what}"))
     }
 }

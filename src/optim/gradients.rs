@@ -2,12 +2,13 @@
 
 use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
+use crate::launch::on_host;
 use crate::module::TrainModule;
 use crate::panics;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, Transaction};
+use burn::tensor::{Tensor, TensorData, Transaction};
 use std::collections::HashMap;
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
@@ -42,21 +43,42 @@ pub(crate) enum Norm {
     NotFinite(Vec<String>),
 }
 
-/// The global norm √Σg², over all parameters at once. One read from the device.
+/// The global norm √Σg², over all parameters at once.
 pub(crate) fn norm<M: TrainModule>(
     model: &M,
     gradients: GradientsParams,
 ) -> Result<(GradientsParams, Norm)> {
+    if on_host::<M::Backend>() {
+        return norm_on_host(model, gradients);
+    }
+    let (gradients, sum) = sum_on_device(model, gradients)?;
+    match sum.is_finite() {
+        true => Ok((gradients, Norm::Finite(sum.sqrt()))),
+        // Finite gradients whose squares overflow f32 end here too: look at each number, in f64.
+        false => norm_on_host(model, gradients),
+    }
+}
+
+/// Σg², by operations on the device and one read from it.
+fn sum_on_device<M: TrainModule>(
+    model: &M,
+    gradients: GradientsParams,
+) -> Result<(GradientsParams, f64)> {
     let mut squares = SumOfSquares(Some(Transaction::default()));
     let gradients = map(model, gradients, &mut squares);
     let sums = squares.0.unwrap_or_default().try_execute().map_err(|e| {
         Error::new(ErrorKind::Backend, "cannot read the gradients' norm").with_source(e)
     })?;
-    let sum: f64 = sums.iter().flat_map(|data| data.iter::<f64>()).sum();
-    if sum.is_finite() {
-        return Ok((gradients, Norm::Finite(sum.sqrt())));
-    }
-    // Finite gradients whose squares overflow f32 end here too: look at each number, in f64.
+    let sum = sums.iter().flat_map(|data| data.iter::<f64>()).sum();
+    Ok((gradients, sum))
+}
+
+/// The norm, or what spoils it, by reading every gradient and putting it back. Neither copies
+/// where the tensors are in the host's memory.
+fn norm_on_host<M: TrainModule>(
+    model: &M,
+    gradients: GradientsParams,
+) -> Result<(GradientsParams, Norm)> {
     let mut inspect = Inspect::default();
     let gradients = map(model, gradients, &mut inspect);
     if let Some(error) = inspect.error {
@@ -190,21 +212,38 @@ struct Inspect {
 
 impl<B: Backend> MapGradient<B> for Inspect {
     fn map<const D: usize>(&mut self, id: ParamId, gradient: Tensor<B, D>) -> Option<Tensor<B, D>> {
-        match gradient.clone().try_into_data() {
-            Ok(data) => {
-                let sum: f64 = data.iter::<f64>().map(|g| g * g).sum();
-                if !sum.is_finite() {
-                    self.not_finite.push(id);
-                }
-                self.sum += sum;
-            }
-            Err(e) => {
-                let error = Error::new(ErrorKind::Backend, "cannot read a gradient");
-                self.error = Some(error.with_source(e));
-            }
+        let like = (&gradient.device(), gradient.dtype());
+        let data = gradient.try_into_data().map_err(|e| {
+            let error = Error::new(ErrorKind::Backend, "cannot read a gradient");
+            self.error = Some(error.with_source(e));
+        });
+        let data = data.ok()?;
+        let sum = sum_of_squares(&data);
+        if !sum.is_finite() {
+            self.not_finite.push(id);
         }
-        Some(gradient)
+        self.sum += sum;
+        Some(Tensor::from_data(data, like))
     }
+}
+
+/// Σg², in f64.
+fn sum_of_squares(data: &TensorData) -> f64 {
+    let Ok(values) = data.as_slice::<f32>() else {
+        return data.iter::<f64>().map(|g| g * g).sum();
+    };
+    // Eight sums at once: a single one would wait for each addition to finish.
+    let mut sums = [0.0; 8];
+    let (chunks, rest) = values.as_chunks::<8>();
+    for chunk in chunks {
+        for (sum, g) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(*g).powi(2);
+        }
+    }
+    for (sum, g) in sums.iter_mut().zip(rest) {
+        *sum += f64::from(*g).powi(2);
+    }
+    sums.iter().sum()
 }
 
 struct Scale(f64);
@@ -257,5 +296,52 @@ impl<B: Backend> MapGradient<B> for Split<'_> {
             .and_then(|g| self.groups.get_mut(*g))?;
         group.register(id, gradient);
         None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::testing::{Cpu, Line, line_data};
+
+    /// The gradients of a line's weight and bias, times `factor`.
+    fn gradients(line: &Line<Cpu>, factor: f64) -> GradientsParams {
+        let batch = line_data().batch_size(32);
+        let batch = batch.iter(crate::data::EpochSpec::new(Default::default()));
+        let batch = batch.unwrap().next().unwrap().unwrap().value.unwrap();
+        of_loss(line, line.loss(batch), factor).unwrap()
+    }
+
+    #[test]
+    fn the_norm_is_the_same_on_host_and_on_device() {
+        let line = Line::<Cpu>::new(&Default::default());
+        let (_, sum) = sum_on_device(&line, gradients(&line, 1.0)).unwrap();
+        let (kept, norm) = norm_on_host(&line, gradients(&line, 1.0)).unwrap();
+        let Norm::Finite(norm) = norm else {
+            panic!("the gradients are finite");
+        };
+        assert!((norm * norm / sum - 1.0).abs() < 1e-6, "{norm} {sum}");
+        assert_eq!(sum_on_device(&line, kept).unwrap().1, sum);
+    }
+
+    #[test]
+    fn a_sum_that_overflows_is_seen_on_the_device_and_computed_on_the_host() {
+        let line = Line::<Cpu>::new(&Default::default());
+        let (gradients, sum) = sum_on_device(&line, gradients(&line, 1e25)).unwrap();
+        assert!(!sum.is_finite());
+        let (_, norm) = norm_on_host(&line, gradients).unwrap();
+        assert!(matches!(norm, Norm::Finite(norm) if norm > 1e20));
+    }
+
+    #[test]
+    fn squares_are_summed_whatever_the_length_and_format() {
+        for n in [0, 1, 7, 8, 9, 20] {
+            let values: Vec<f32> = (1..=n).map(|i| i as f32).collect();
+            let sum = (n * (n + 1) * (2 * n + 1) / 6) as f64;
+            let data = TensorData::new(values, [n]);
+            assert_eq!(sum_of_squares(&data), sum);
+            assert_eq!(sum_of_squares(&data.convert::<f64>()), sum);
+        }
     }
 }
