@@ -1,5 +1,6 @@
 //! From a recipe to a run: finds the accelerator and calls the recipe with its backend.
 
+use crate::accelerators::for_each_accelerator;
 use crate::config::{Devices, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
@@ -8,7 +9,6 @@ use crate::panics;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
-use std::any::TypeId;
 use std::process::ExitCode;
 
 /// A program that trains: generic once, called with the backend of the accelerator that is there.
@@ -124,7 +124,7 @@ struct Choice {
     devices: Vec<usize>,
 }
 
-/// The compiled-in accelerators, the preferred first. Adding one is a line here.
+/// What the probes of the compiled-in accelerators found, and the call of a recipe with one.
 macro_rules! registry {
     ($($feature:literal => $accelerator:path),* $(,)?) => {
         mod registry {
@@ -150,30 +150,11 @@ macro_rules! registry {
                     other => Err(Error::config(format!("`{other}` is not compiled in"))),
                 }
             }
-
-            pub(super) fn kind<B: 'static>() -> Option<Kind> {
-                let backend = TypeId::of::<B>();
-                $(
-                    #[cfg(feature = $feature)]
-                    if backend == TypeId::of::<<$accelerator as Accelerator>::Backend>() {
-                        return Some(<$accelerator>::KIND);
-                    }
-                )*
-                None
-            }
         }
     };
 }
 
-registry! {
-    "flex" => firebox_flex::Flex,
-    "ndarray" => firebox_ndarray::NdArray,
-}
-
-/// Whether the backend is one of a compiled-in accelerator that computes in the host's memory.
-pub(crate) fn on_host<B: 'static>() -> bool {
-    registry::kind::<B>() == Some(Kind::Cpu)
-}
+for_each_accelerator!(registry);
 
 /// Calls the recipe with an accelerator's backend; one copy of the user's code per accelerator.
 fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {

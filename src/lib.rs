@@ -24,6 +24,7 @@
 #![doc = include_str!("../examples/linear_regression.rs")]
 //! ```
 
+mod accelerators;
 pub mod config;
 pub mod error;
 mod panics;

@@ -1,8 +1,8 @@
 //! Arithmetic on a model's gradients: norms, clipping, and finding what is not finite.
 
+use crate::accelerators::on_host;
 use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
-use crate::launch::on_host;
 use crate::module::TrainModule;
 use crate::panics;
 use burn::module::{ModuleVisitor, Param, ParamId};
