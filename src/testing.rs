@@ -44,6 +44,7 @@ impl<B: Backend> Line<B> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: AutodiffBackend> TrainModule for Line<B> {
     type Backend = B;
     type Batch = Points<B>;
@@ -58,6 +59,7 @@ impl<B: AutodiffBackend> TrainModule for Line<B> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: Backend> EvalModule for Line<B> {
     type Backend = B;
     type Batch = Points<B>;

@@ -164,7 +164,7 @@ fn read_file(dir: &Path, name: &str) -> Result<(PathBuf, Vec<u8>)> {
         let file = File::open(&zipped).map_err(|e| Error::io("open", &zipped, e))?;
         flate2::read::GzDecoder::new(file)
             .read_to_end(&mut bytes)
-            .map_err(|e| Error::io("unpack", &zipped, e))?;
+            .map_err(|e| Error::io("unpack (expected gzip)", &zipped, e))?;
         return Ok((zipped, bytes));
     }
     let plain = dir.join(name);

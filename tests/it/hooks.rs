@@ -106,7 +106,7 @@ fn the_order_of_hooks<B: AutodiffBackend>() {
     eval batch end     Validate     epoch 1 batch 3 step 4
     eval end           Validate     epoch 1 batch 3 step 4  val/value
     train epoch end    Train        epoch 1 batch 3 step 4  train/loss_epoch
-    fit end            Train        epoch 2 batch 3 step 4  train/loss_epoch
+    fit end            Train        epoch 2 batch 3 step 4
     ");
 }
 

@@ -138,6 +138,6 @@ fn files_that_cannot_be_read_are_named() {
     fs::write(dir.path().join(format!("{images}.gz")), b"no gzip").unwrap();
     assert_eq!(
         message(dir.path()),
-        "cannot unpack `DIR/train-images-idx3-ubyte.gz`: invalid gzip header"
+        "cannot unpack (expected gzip) `DIR/train-images-idx3-ubyte.gz`: unexpected end of file"
     );
 }

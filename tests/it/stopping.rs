@@ -192,7 +192,8 @@ fn a_request_is_forgotten_when_the_value_recovers<B: AutodiffBackend>() {
 }
 
 fn a_step_value_cannot_be_watched<B: AutodiffBackend>() {
-    let watchers: [fn(Trainer<Weights<B>>) -> Trainer<Weights<B>>; 2] = [
+    type Watch<B> = fn(Trainer<Weights<B>>) -> Trainer<Weights<B>>;
+    let watchers: [Watch<B>; 2] = [
         |t| t.with_callback(EarlyStopping::new("train/loss")),
         |t| t.with_callback(ModelCheckpoint::new().monitor("train/loss", Mode::Min)),
     ];

@@ -390,7 +390,7 @@ fn help_shows_every_setting_once() {
           --seed <N>
               Where all randomness starts from [env: FIREBOX_SEED] [default: 42]
           --deterministic[=<BOOL>]
-              Refuse operations whose result can differ from run to run [env: FIREBOX_DETERMINISTIC] [default: false]
+              Refuse operations whose result can differ from run to run; on the CPU there are none [env: FIREBOX_DETERMINISTIC] [default: false]
           --max-epochs <N>
               Stop after this many epochs; 1000 unless `max_steps` or `max_time` is set [env: FIREBOX_MAX_EPOCHS]
           --max-steps <N>
@@ -410,7 +410,7 @@ fn help_shows_every_setting_once() {
           --limit-predict-batches <BATCHES|FRACTION>
               Predict this much of the prediction data [env: FIREBOX_LIMIT_PREDICT_BATCHES] [default: 1.0]
           --overfit-batches <BATCHES|FRACTION>
-              Train and validate on the same first batches, unshuffled, to see the model overfit; 0 is off [env: FIREBOX_OVERFIT_BATCHES] [default: 0]
+              Train and validate on the first batches of each loader, unshuffled, to see the model overfit; 0 is off [env: FIREBOX_OVERFIT_BATCHES] [default: 0]
           --fast-dev-run[=<BATCHES>]
               Try every loop with this many batches, once, without logs and checkpoints; alone it means 1 [env: FIREBOX_FAST_DEV_RUN] [default: 0]
           --val-check-interval <FRACTION|BATCHES|TIME>
