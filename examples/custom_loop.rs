@@ -54,7 +54,7 @@ impl Recipe for Args {
             state.on_epoch_end();
             println!("epoch {epoch}: loss {:.5}", total / samples as f64);
         }
-        println!("{:?}", state.into_model().valid());
+        println!("{:?}", state.into_model()?.valid());
         Ok(())
     }
 }

@@ -5,7 +5,9 @@ use crate::config::{GradientClip, TrainerConfig};
 use crate::data::{EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
-use crate::optim::{ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules, gradients};
+use crate::optim::{
+    Checked, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules, gradients,
+};
 use crate::panics;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
@@ -29,7 +31,7 @@ use burn::tensor::backend::AutodiffBackend;
 ///             fabric.optimizer_step(&mut state)?; // averages, checks, clips, steps
 ///         }
 ///     }
-///     Ok(state.into_model())
+///     state.into_model()
 /// }
 /// # train::<firebox::testing::Cpu>(Line::new(&Default::default()), Default::default()).unwrap();
 /// ```
@@ -109,7 +111,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         }
         let optimizers = OptimizerSet::new(&model, optimizers)?;
         Ok(TrainState {
-            model,
+            model: Some(model),
             optimizers,
             gradients: None,
             first_weight: None,
@@ -167,12 +169,14 @@ impl<B: AutodiffBackend> Fabric<B> {
         let factor = weight / *state.first_weight.get_or_insert(weight);
         let gradients = match value {
             LossValue::Gradients(gradients) if factor == 1.0 => gradients,
-            LossValue::Gradients(gradients) => gradients::scale(&state.model, gradients, factor),
-            LossValue::Tensor(loss) => gradients::of_loss(&state.model, loss, factor)?,
+            LossValue::Gradients(gradients) => {
+                gradients::scale(state.present()?, gradients, factor)
+            }
+            LossValue::Tensor(loss) => gradients::of_loss(state.present()?, loss, factor)?,
         };
         state.gradients = Some(match state.gradients.take() {
             None => gradients,
-            Some(sum) => gradients::add(&state.model, sum, gradients),
+            Some(sum) => gradients::add(state.present()?, sum, gradients),
         });
         state.weight += factor;
         Ok(())
@@ -183,7 +187,7 @@ impl<B: AutodiffBackend> Fabric<B> {
     ///
     /// # Errors
     /// What the backend or an optimizer reports; with anomaly detection, a gradient that is not
-    /// finite. The model stays as it was.
+    /// finite. The model stays as it was, unless an optimizer panics later than in its first step.
     pub fn optimizer_step<M: TrainModule<Backend = B>>(
         &self,
         state: &mut TrainState<M>,
@@ -193,15 +197,24 @@ impl<B: AutodiffBackend> Fabric<B> {
         let Some(mut gradients) = state.gradients.take() else {
             return Ok(StepOutcome::Empty);
         };
+        let model = state.present()?;
         if weight != 1.0 {
-            gradients = gradients::scale(&state.model, gradients, 1.0 / weight);
+            gradients = gradients::scale(model, gradients, 1.0 / weight);
         }
-        let (model, outcome) =
-            state
-                .optimizers
-                .update(state.model.clone(), gradients, None, self.rules)?;
-        state.model = model;
-        Ok(outcome)
+        let update = match state.optimizers.check(model, gradients, None, self.rules)? {
+            Checked::Finite(update) => update,
+            Checked::NotFinite => return Ok(StepOutcome::Skipped),
+        };
+        let grad_norm = update.grad_norm;
+        // A copy keeps the old parameters alive, so Burn cannot update them in place: there is one
+        // only where an optimizer may refuse the model.
+        let copy = state.optimizers.is_first(&update).then(|| model.clone());
+        if let Some(model) = state.model.take() {
+            let stepped = state.optimizers.apply(model, update);
+            state.model = copy;
+            state.model = Some(stepped?);
+        }
+        Ok(StepOutcome::Stepped { grad_norm })
     }
 
     /// Runs the model's [`manual_step`](TrainModule::manual_step).
@@ -211,15 +224,18 @@ impl<B: AutodiffBackend> Fabric<B> {
         batch: M::Batch,
         context: &mut StepContext<B>,
     ) -> Result<Vec<StepOutcome>> {
+        // The step may fail anywhere in the user's code: the model is kept.
+        let model = state.present()?.clone();
         let mut step = ManualStep {
             optimizers: &mut state.optimizers,
             rules: self.rules,
             context,
             outcomes: Vec::new(),
         };
-        let model = state.model.clone();
-        state.model = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
-        Ok(step.outcomes)
+        let stepped = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
+        let outcomes = step.outcomes;
+        state.model = Some(stepped);
+        Ok(outcomes)
     }
 }
 
@@ -231,7 +247,8 @@ pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
 
 /// A model in training, with its optimizers and the gradients of the step being built.
 pub struct TrainState<M: TrainModule> {
-    model: M,
+    /// Absent only after an optimizer has panicked with it.
+    model: Option<M>,
     pub(crate) optimizers: OptimizerSet<M>,
     gradients: Option<GradientsParams>,
     /// Weight of the group's first batch; all others are relative to it.
@@ -242,13 +259,32 @@ pub struct TrainState<M: TrainModule> {
 
 impl<M: TrainModule> TrainState<M> {
     /// The model as it is now.
+    ///
+    /// # Panics
+    /// After an [`optimizer_step`](Fabric::optimizer_step) that has reported a panic of an
+    /// optimizer, later than its first step: the model was lost in it.
     pub fn model(&self) -> &M {
-        &self.model
+        match &self.model {
+            Some(model) => model,
+            #[expect(clippy::panic, reason = "the caller has been given the error before")]
+            None => panic!("the model was lost when an optimizer panicked; end this run"),
+        }
     }
 
-    /// Ends training.
-    pub fn into_model(self) -> M {
+    /// The model, or the error that it was lost.
+    pub(crate) fn present(&self) -> Result<&M> {
         self.model
+            .as_ref()
+            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
+    }
+
+    /// Ends training; the model, under the same condition as [`model`](Self::model).
+    ///
+    /// # Errors
+    /// The model was lost when an optimizer panicked.
+    pub fn into_model(self) -> Result<M> {
+        self.model
+            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
     }
 
     /// Each parameter group's name and the learning rate of its last step.

@@ -24,6 +24,11 @@
 #![doc = include_str!("../examples/linear_regression.rs")]
 //! ```
 
+#![cfg_attr(
+    not(any(feature = "flex", feature = "ndarray")),
+    allow(unused, reason = "without an accelerator there is nothing to launch")
+)]
+
 mod accelerators;
 pub mod config;
 pub mod error;

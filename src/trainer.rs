@@ -160,7 +160,7 @@ impl<M: TrainModule> Trainer<M> {
         self.loggers.truncate(given.1);
         Ok(FitOutcome {
             stopped: fitted?,
-            model: state.into_model(),
+            model: state.into_model()?,
             best_checkpoint,
             last_checkpoint,
             metrics,

@@ -90,7 +90,7 @@ pub(crate) fn save<M: TrainModule>(
     progress: &Progress,
     callbacks: Vec<serde_json::Value>,
 ) -> Result<()> {
-    let record = state.model().clone().into_record();
+    let record = state.present()?.clone().into_record();
     let model = Recorder::<M::Backend>::record(&ModelRecorder::default(), record, ())
         .map_err(|e| Error::new(ErrorKind::Io, "cannot encode the model").with_source(e))?;
     let optimizers = state.optimizers.save_optimizers()?;

@@ -78,7 +78,9 @@ impl<'t, M: TrainModule> Run<'t, M> {
         // What fails on the way out must not keep the callbacks behind it from saving what there
         // is, nor hide the first error.
         let mut later = Vec::new();
-        if let Err(error) = &done {
+        if let Err(error) = &done
+            && state.present().is_ok()
+        {
             let told = self.train_hook(state, |c, cx| {
                 later.extend(panics::catch(ErrorKind::User, || c.on_exception(cx, error)).err());
                 Ok(())

@@ -1,7 +1,7 @@
 //! Optimizers stepped by hand.
 
 use super::gradients;
-use super::set::{OptimizerSet, StepOutcome, UpdateRules};
+use super::set::{Checked, OptimizerSet, StepOutcome, UpdateRules};
 use crate::error::Result;
 use crate::metric::Observation;
 use crate::module::{StepContext, TrainModule};
@@ -26,11 +26,20 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
         let gradients = gradients::of_loss(&model, loss, 1.0)?;
-        let (model, outcome) = self
+        let checked = self
             .optimizers
-            .update(model, gradients, Some(group), self.rules)?;
-        self.outcomes.push(outcome);
-        Ok(model)
+            .check(&model, gradients, Some(group), self.rules)?;
+        match checked {
+            Checked::NotFinite => {
+                self.outcomes.push(StepOutcome::Skipped);
+                Ok(model)
+            }
+            Checked::Finite(update) => {
+                let grad_norm = update.grad_norm;
+                self.outcomes.push(StepOutcome::Stepped { grad_norm });
+                self.optimizers.apply(model, update)
+            }
+        }
     }
 
     /// Logs a value; see [`StepContext::log`].

@@ -9,5 +9,5 @@ mod set;
 
 pub use group::ParamGroup;
 pub use manual::ManualStep;
-pub(crate) use set::{OptimizerSet, UpdateRules};
+pub(crate) use set::{Checked, OptimizerSet, UpdateRules};
 pub use set::{Optimizers, StepOutcome};

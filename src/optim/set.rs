@@ -113,6 +113,18 @@ pub enum StepOutcome {
     Empty,
 }
 
+/// What a check of gradients found.
+pub(crate) enum Checked {
+    Finite(Update),
+    NotFinite,
+}
+
+/// Checked and clipped gradients, by group.
+pub(crate) struct Update {
+    groups: Vec<(usize, GradientsParams)>,
+    pub(crate) grad_norm: f64,
+}
+
 /// The optimizers of a run: groups with their parameters, and where each schedule is.
 pub(crate) struct OptimizerSet<M: TrainModule> {
     groups: Vec<Group<M>>,
@@ -231,21 +243,20 @@ impl<M: TrainModule> OptimizerSet<M> {
         Ok(set)
     }
 
-    /// Checks, clips and applies averaged gradients. `only` names the group to step, if not all.
-    ///
-    /// When a step is skipped the model comes back as it was.
-    pub(crate) fn update(
-        &mut self,
-        model: M,
+    /// Checks averaged gradients: they are finite, and how large they are. `only` names the group
+    /// to step, if not all.
+    pub(crate) fn check(
+        &self,
+        model: &M,
         gradients: GradientsParams,
         only: Option<&str>,
         rules: UpdateRules,
-    ) -> Result<(M, StepOutcome)> {
-        let gradients = self.of_groups(&model, gradients, only)?;
-        let mut merged = Vec::with_capacity(gradients.len());
+    ) -> Result<Checked> {
+        let gradients = self.of_groups(model, gradients, only)?;
+        let mut groups = Vec::with_capacity(gradients.len());
         let mut squares = 0.0;
         for (index, gradients) in gradients {
-            let (gradients, norm) = gradients::norm(&model, gradients)?;
+            let (gradients, norm) = gradients::norm(model, gradients)?;
             match norm {
                 Norm::Finite(norm) => squares += norm * norm,
                 Norm::NotFinite(names) if rules.detect_anomaly => {
@@ -254,28 +265,43 @@ impl<M: TrainModule> OptimizerSet<M> {
                         format!("the gradient of `{}` is not finite", names.join("`, `")),
                     ));
                 }
-                Norm::NotFinite(_) => return Ok((model, StepOutcome::Skipped)),
+                Norm::NotFinite(_) => return Ok(Checked::NotFinite),
             }
-            merged.push((index, gradients));
+            groups.push((index, gradients));
         }
         let grad_norm = f64::sqrt(squares);
-        let mut model = model;
-        for (index, gradients) in merged {
-            let gradients = match rules.clip {
-                Some(clip) => gradients::clip(&model, gradients, clip, grad_norm),
-                None => gradients,
-            };
+        if let Some(clip) = rules.clip {
+            for (_, gradients) in &mut groups {
+                let whole = std::mem::take(gradients);
+                *gradients = gradients::clip(model, whole, clip, grad_norm);
+            }
+        }
+        Ok(Checked::Finite(Update { groups, grad_norm }))
+    }
+
+    /// Whether an optimizer of this update has never stepped before. One that refuses the shape of
+    /// a parameter does so then, by panicking (Muon wants matrices).
+    pub(crate) fn is_first(&self, update: &Update) -> bool {
+        let steps = |index: &usize| self.groups.get(*index).map_or(0, |g| g.steps);
+        update.groups.iter().any(|(index, _)| steps(index) == 0)
+    }
+
+    /// Steps the optimizers.
+    ///
+    /// # Errors
+    /// A learning rate that is no number from 0, or an optimizer that panics; the model is lost.
+    pub(crate) fn apply(&mut self, mut model: M, update: Update) -> Result<M> {
+        for (index, gradients) in update.groups {
             self.refresh_lr(index);
             if let Some(group) = self.groups.get_mut(index) {
                 let lr = check_lr(&group.name, Some(group.lr))?;
                 let optimizer = &mut group.optimizer;
-                // An optimizer may refuse a shape by panicking (Muon wants matrices).
                 model = panics::catch(ErrorKind::User, || Ok(optimizer.step(lr, model, gradients)))
                     .map_err(|e| e.context(format!("optimizer of group `{}`", group.name)))?;
                 group.steps += 1;
             }
         }
-        Ok((model, StepOutcome::Stepped { grad_norm }))
+        Ok(model)
     }
 
     /// The gradients of each group, without the frozen ones.
