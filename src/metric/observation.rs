@@ -130,15 +130,18 @@ fn not_one_value(values: usize) -> Error {
 /// When a plain value is not one element ([`ErrorKind::User`], with its name and shape), or when
 /// the backend reports a failure ([`ErrorKind::Backend`]).
 pub fn read<B: Backend, N: fmt::Display>(
-    observations: Vec<(N, Observation<B>, f64)>,
+    mut observations: Vec<(N, Observation<B>, f64)>,
 ) -> Result<Vec<(N, MetricState)>> {
     let mut transaction = Transaction::<B>::default();
-    let mut any = false;
-    for tensor in observations.iter().filter_map(|(_, o, _)| o.device.clone()) {
-        transaction = transaction.register(tensor);
-        any = true;
+    let mut on_device = Vec::with_capacity(observations.len());
+    for (_, observation, _) in &mut observations {
+        let tensor = observation.device.take();
+        on_device.push(tensor.is_some());
+        if let Some(tensor) = tensor {
+            transaction = transaction.register(tensor);
+        }
     }
-    let data = match any {
+    let data = match on_device.contains(&true) {
         true => transaction.try_execute().map_err(|error| {
             Error::new(ErrorKind::Backend, "cannot read logged values")
                 .with_source(error.to_string())
@@ -148,10 +151,11 @@ pub fn read<B: Backend, N: fmt::Display>(
     let mut data = data.into_iter();
     observations
         .into_iter()
-        .map(|(name, observation, weight)| {
-            let values = match observation.device {
-                Some(_) => data.next().map(|d| d.iter::<f64>().collect()),
-                None => None,
+        .zip(on_device)
+        .map(|((name, observation, weight), on_device)| {
+            let values = match on_device {
+                true => data.next().map(|d| d.iter::<f64>().collect()),
+                false => None,
             };
             match observation.into_state(values.unwrap_or_default(), weight) {
                 Ok(state) => Ok((name, state)),

@@ -442,9 +442,13 @@ fn half_precision_counts_exactly<B: Backend>() {
 
 #[test]
 fn double_precision_stays_double() {
-    type B = burn_ndarray::NdArray<f64>;
-    let targets = floats::<B, 1>([1e9, 1e9 + 1.0, 1e9 + 2.0]);
-    let predictions = floats::<B, 1>([1e9, 1e9 + 1.0, 1e9 + 1.0]);
+    // The format is named: which one is a device's default is decided once in a process.
+    let doubles = |values: [f64; 3]| {
+        let like = (&Default::default(), burn::tensor::DType::F64);
+        Tensor::<burn_ndarray::NdArray, 1>::from_data(TensorData::from(values), like)
+    };
+    let targets = doubles([1e9, 1e9 + 1.0, 1e9 + 2.0]);
+    let predictions = doubles([1e9, 1e9 + 1.0, 1e9 + 1.0]);
     let seen = R2::new().observe(predictions, targets).unwrap();
     assert_eq!(value(&state(seen)), 0.5);
 }

@@ -227,21 +227,32 @@ impl<B: Backend> MapGradient<B> for Inspect {
     }
 }
 
-/// Σg², in f64.
+/// Σg². Short blocks are summed in f32, which processors do many at once, and the blocks in f64.
+/// Where f32 does not reach (a square above 3e38, or all of them tiny) every number is taken in f64.
 fn sum_of_squares(data: &TensorData) -> f64 {
+    let exact = || data.iter::<f64>().map(|g| g * g).sum();
     let Ok(values) = data.as_slice::<f32>() else {
-        return data.iter::<f64>().map(|g| g * g).sum();
+        return exact();
     };
-    // Eight sums at once: a single one would wait for each addition to finish.
-    let mut sums = [0.0; 8];
-    let (chunks, rest) = values.as_chunks::<8>();
+    let blocks = values.chunks(256).map(|block| f64::from(block_sum(block)));
+    let sum: f64 = blocks.sum();
+    match (1e-30..f64::INFINITY).contains(&sum) {
+        true => sum,
+        false => exact(),
+    }
+}
+
+fn block_sum(block: &[f32]) -> f32 {
+    // A single sum would wait for each addition to finish.
+    let mut sums = [0.0; 16];
+    let (chunks, rest) = block.as_chunks::<16>();
     for chunk in chunks {
         for (sum, g) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(*g).powi(2);
+            *sum += g * g;
         }
     }
     for (sum, g) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(*g).powi(2);
+        *sum += g * g;
     }
     sums.iter().sum()
 }
@@ -336,12 +347,18 @@ mod tests {
 
     #[test]
     fn squares_are_summed_whatever_the_length_and_format() {
-        for n in [0, 1, 7, 8, 9, 20] {
+        for n in [0, 1, 15, 16, 17, 40] {
             let values: Vec<f32> = (1..=n).map(|i| i as f32).collect();
             let sum = (n * (n + 1) * (2 * n + 1) / 6) as f64;
             let data = TensorData::new(values, [n]);
             assert_eq!(sum_of_squares(&data), sum);
             assert_eq!(sum_of_squares(&data.convert::<f64>()), sum);
         }
+        // More than a block, and squares that f32 cannot hold.
+        let of = |value: f32| sum_of_squares(&TensorData::new(vec![value; 1000], [1000]));
+        assert_eq!(of(2.0), 4000.0);
+        assert!((of(1e25) / 1e53 - 1.0).abs() < 1e-6);
+        assert!((of(1e-25) / 1e-47 - 1.0).abs() < 1e-6);
+        assert!(!of(f32::NAN).is_finite() && !of(f32::INFINITY).is_finite());
     }
 }
