@@ -2,7 +2,7 @@
 //! nothing between you and each step. Of the trainer's settings it uses those that a step needs
 //! (seed, clipping, anomaly detection), `max_epochs` and `fast_dev_run`.
 
-use burn::module::AutodiffModule;
+use burn::module::Module;
 use burn::tensor::ElementConversion;
 use burn::tensor::backend::AutodiffBackend;
 use clap::Parser;
@@ -54,7 +54,7 @@ impl Recipe for Args {
             state.on_epoch_end();
             println!("epoch {epoch}: loss {:.5}", total / samples as f64);
         }
-        println!("{:?}", state.into_model()?.valid());
+        println!("trained {} parameters", state.into_model()?.num_params());
         Ok(())
     }
 }
