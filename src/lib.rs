@@ -33,6 +33,7 @@ mod accelerators;
 pub mod config;
 pub mod error;
 mod panics;
+mod parameters;
 mod table;
 
 pub mod metric;

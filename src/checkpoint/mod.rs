@@ -7,10 +7,10 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
+use crate::parameters::{Parameter, parameters};
 use crate::progress::Progress;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use std::fs::{self, File};
 use std::io::Write;
@@ -44,43 +44,24 @@ pub fn load_model<B: Backend, M: Module<B>>(
         Error::new(ErrorKind::Io, message).with_source(e)
     })?;
     // Burn itself takes whatever shape the record has.
-    let expected = shapes(&model);
+    let expected = parameters(&model);
     let loaded = model.load_record(record);
-    let found = shapes(&loaded);
-    match expected.iter().zip(&found).find(|(a, b)| a != b) {
+    let found = parameters(&loaded);
+    match expected
+        .iter()
+        .zip(&found)
+        .find(|(a, b)| a.shape != b.shape)
+    {
         None => Ok(loaded),
-        Some(((path, expected), (_, found))) => Err(Error::new(
+        Some((Parameter { path, shape, .. }, found)) => Err(Error::new(
             ErrorKind::Io,
             format!(
-                "`{}` does not fit this model: `{path}` has shape {found:?} there and {expected:?} here",
-                file.display()
+                "`{}` does not fit this model: `{path}` has shape {:?} there and {shape:?} here",
+                file.display(),
+                found.shape
             ),
         )),
     }
-}
-
-/// The path and shape of every float parameter, in visiting order.
-fn shapes<B: Backend, M: Module<B>>(model: &M) -> Vec<(String, Vec<usize>)> {
-    #[derive(Default)]
-    struct Shapes {
-        stack: Vec<String>,
-        found: Vec<(String, Vec<usize>)>,
-    }
-    impl<B: Backend> ModuleVisitor<B> for Shapes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            let shape = param.val().dims().to_vec();
-            self.found.push((self.stack.join("."), shape));
-        }
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.stack.push(name.into());
-        }
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.stack.pop();
-        }
-    }
-    let mut visitor = Shapes::default();
-    model.visit(&mut visitor);
-    visitor.found
 }
 
 /// Writes a checkpoint into a new folder.

@@ -5,6 +5,7 @@ use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
 use crate::panics;
+use crate::parameters::parameters;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -87,12 +88,10 @@ fn norm_on_host<M: TrainModule>(
     let norm = if inspect.not_finite.is_empty() {
         Norm::Finite(inspect.sum.sqrt())
     } else {
-        let paths = super::set::paths(model);
+        let parameters = parameters(model);
         let name = |id| {
-            paths
-                .iter()
-                .find(|(_, i)| *i == id)
-                .map(|(path, _)| path.clone())
+            let parameter = parameters.iter().find(|p| p.id == id);
+            parameter.map(|p| p.path.clone())
         };
         Norm::NotFinite(inspect.not_finite.into_iter().filter_map(name).collect())
     };

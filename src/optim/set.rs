@@ -8,10 +8,9 @@ use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{TrainModule, short_type_name};
 use crate::panics;
-use burn::module::{ModuleVisitor, Param, ParamId};
+use crate::parameters::{Parameter, parameters};
+use burn::module::ParamId;
 use burn::optim::{GradientsParams, Optimizer};
-use burn::tensor::Tensor;
-use burn::tensor::backend::Backend;
 use std::collections::HashMap;
 
 /// The optimizers of a model, their learning rates and schedules.
@@ -183,9 +182,9 @@ impl<M: TrainModule> OptimizerSet<M> {
         } = optimizers;
         let whole = described.is_empty();
         described.extend(rest);
-        let paths = paths(model);
+        let parameters = parameters(model);
         let mut group_of = HashMap::new();
-        for (path, id) in &paths {
+        for Parameter { path, id, .. } in &parameters {
             if let Some(index) = described
                 .iter()
                 .position(|g| g.patterns.iter().any(|p| matches(p, path)))
@@ -197,7 +196,7 @@ impl<M: TrainModule> OptimizerSet<M> {
         // Frozen groups leave gaps; what is left is numbered anew.
         let mut renumbered = HashMap::new();
         for (index, group) in described.into_iter().enumerate() {
-            check_patterns(&group, &paths)?;
+            check_patterns(&group, &parameters)?;
             let Some(optimizer) = group.optimizer else {
                 continue;
             };
@@ -392,44 +391,18 @@ impl<M: TrainModule> OptimizerSet<M> {
     }
 }
 
-/// The path and id of every float parameter, in visiting order.
-pub(crate) fn paths<M: TrainModule>(model: &M) -> Vec<(String, ParamId)> {
-    #[derive(Default)]
-    struct Paths {
-        stack: Vec<String>,
-        found: Vec<(String, ParamId)>,
-    }
-    impl<B: Backend> ModuleVisitor<B> for Paths {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            self.found.push((self.stack.join("."), param.id));
-        }
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.stack.push(name.into());
-        }
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.stack.pop();
-        }
-    }
-    let mut visitor = Paths::default();
-    model.visit(&mut visitor);
-    visitor.found
-}
-
-fn check_patterns<M: TrainModule>(
-    group: &ParamGroup<M>,
-    paths: &[(String, ParamId)],
-) -> Result<()> {
-    let unmatched = |p: &&String| !paths.iter().any(|(path, _)| matches(p, path));
+fn check_patterns<M: TrainModule>(group: &ParamGroup<M>, parameters: &[Parameter]) -> Result<()> {
+    let unmatched = |p: &&String| !parameters.iter().any(|q| matches(p, &q.path));
     match group.patterns.iter().find(unmatched) {
         None => Ok(()),
         Some(pattern) => {
-            let known: Vec<_> = paths.iter().take(8).map(|(p, _)| p.as_str()).collect();
+            let known: Vec<_> = parameters.iter().take(8).map(|p| p.path.as_str()).collect();
             Err(Error::config(format!(
                 "pattern `{pattern}` of parameter group `{}` matches no parameter of `{}`, which has `{}`{}",
                 group.name,
                 short_type_name::<M>(),
                 known.join("`, `"),
-                if paths.len() > known.len() {
+                if parameters.len() > known.len() {
                     ", ..."
                 } else {
                     ""

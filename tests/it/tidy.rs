@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     // A model names its optimizers, and optimizers name the model they step: one layer of two.
     &["module", "optim"],
     &["metric"],
-    &["accelerators", "config", "panics", "table"],
+    &["accelerators", "config", "panics", "parameters", "table"],
     &["error", "progress"],
 ];
 
