@@ -6,10 +6,9 @@ use crate::data::{EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
 use crate::optim::{
-    Checked, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules, gradients,
+    Checked, Gradients, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
 };
 use crate::panics;
-use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
@@ -168,15 +167,15 @@ impl<B: AutodiffBackend> Fabric<B> {
         // Relative to the first batch of the group: a group of one needs no scaling at all.
         let factor = weight / *state.first_weight.get_or_insert(weight);
         let gradients = match value {
-            LossValue::Gradients(gradients) if factor == 1.0 => gradients,
+            LossValue::Gradients(gradients) if factor == 1.0 => gradients.into(),
             LossValue::Gradients(gradients) => {
-                gradients::scale(state.present()?, gradients, factor)
+                Gradients::from(gradients).scale(state.present()?, factor)
             }
-            LossValue::Tensor(loss) => gradients::of_loss(state.present()?, loss, factor)?,
+            LossValue::Tensor(loss) => Gradients::of_loss(state.present()?, loss, factor)?,
         };
         state.gradients = Some(match state.gradients.take() {
             None => gradients,
-            Some(sum) => gradients::add(state.present()?, sum, gradients),
+            Some(sum) => sum.add(state.present()?, gradients),
         });
         state.weight += factor;
         Ok(())
@@ -199,7 +198,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         };
         let model = state.present()?;
         if weight != 1.0 {
-            gradients = gradients::scale(model, gradients, 1.0 / weight);
+            gradients = gradients.scale(model, 1.0 / weight);
         }
         let update = match state.optimizers.check(model, gradients, None, self.rules)? {
             Checked::Finite(update) => update,
@@ -250,7 +249,7 @@ pub struct TrainState<M: TrainModule> {
     /// Absent only after an optimizer has panicked with it.
     model: Option<M>,
     pub(crate) optimizers: OptimizerSet<M>,
-    gradients: Option<GradientsParams>,
+    gradients: Option<Gradients>,
     /// Weight of the group's first batch; all others are relative to it.
     first_weight: Option<f64>,
     /// Sum of relative weights.

@@ -5,7 +5,6 @@ use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
 use crate::panics;
-use crate::parameters::parameters;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -14,88 +13,141 @@ use std::collections::HashMap;
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
 
-/// The gradients of `loss`, times `factor`, by a backward pass.
-pub(crate) fn of_loss<M: TrainModule>(
-    model: &M,
-    loss: Tensor<M::Backend, 1>,
-    factor: f64,
-) -> Result<GradientsParams> {
-    let [elements] = loss.dims();
-    if elements != 1 {
-        return Err(Error::user(format!(
-            "the loss has {elements} elements; reduce it to one with `.mean()`"
-        )));
+/// A model's gradients, and what is known of their size.
+pub(crate) struct Gradients {
+    params: GradientsParams,
+    /// See [`Gradients::squares`]; known when they were summed on the way.
+    squares: Option<Squares>,
+}
+
+/// Σg² of each parameter's gradient, in f64.
+pub(crate) type Squares = Vec<(ParamId, f64)>;
+
+impl From<GradientsParams> for Gradients {
+    fn from(params: GradientsParams) -> Self {
+        Self {
+            params,
+            squares: None,
+        }
     }
-    panics::catch(ErrorKind::Backend, || {
-        let scaled = if factor == 1.0 {
-            loss
-        } else {
-            loss.mul_scalar(factor)
+}
+
+impl Gradients {
+    /// The gradients of `loss`, times `factor`, by a backward pass.
+    pub(crate) fn of_loss<M: TrainModule>(
+        model: &M,
+        loss: Tensor<M::Backend, 1>,
+        factor: f64,
+    ) -> Result<Self> {
+        let [elements] = loss.dims();
+        if elements != 1 {
+            return Err(Error::user(format!(
+                "the loss has {elements} elements; reduce it to one with `.mean()`"
+            )));
+        }
+        panics::catch(ErrorKind::Backend, || {
+            let scaled = if factor == 1.0 {
+                loss
+            } else {
+                loss.mul_scalar(factor)
+            };
+            Self::collect(model, scaled.backward())
+        })
+        .map_err(|e| e.context("backward pass"))
+    }
+
+    /// Takes each parameter's gradient from a backward pass. In the host's memory its squares are
+    /// summed at once, which is cheaper than to visit it again.
+    fn collect<M: TrainModule>(
+        model: &M,
+        from: <M::Backend as AutodiffBackend>::Gradients,
+    ) -> Result<Self> {
+        let mut collect = Collect::<M::Backend> {
+            from,
+            to: GradientsParams::new(),
+            inspect: on_host::<M::Backend>().then(Inspect::default),
         };
-        Ok(GradientsParams::from_grads(scaled.backward(), model))
-    })
-    .map_err(|e| e.context("backward pass"))
-}
-
-/// The global norm of all gradients together, or the parameters that spoil it.
-pub(crate) enum Norm {
-    Finite(f64),
-    /// Paths of the parameters whose gradient holds a NaN or an infinity.
-    NotFinite(Vec<String>),
-}
-
-/// The global norm √Σg², over all parameters at once.
-pub(crate) fn norm<M: TrainModule>(
-    model: &M,
-    gradients: GradientsParams,
-) -> Result<(GradientsParams, Norm)> {
-    if on_host::<M::Backend>() {
-        return norm_on_host(model, gradients);
+        model.visit(&mut collect);
+        Ok(Self {
+            params: collect.to,
+            squares: collect.inspect.map(Inspect::squares).transpose()?,
+        })
     }
-    let (gradients, sum) = sum_on_device(model, gradients)?;
-    match sum.is_finite() {
-        true => Ok((gradients, Norm::Finite(sum.sqrt()))),
-        // Finite gradients whose squares overflow f32 end here too: look at each number, in f64.
-        false => norm_on_host(model, gradients),
+
+    /// All gradients times `factor`.
+    pub(crate) fn scale<M: TrainModule>(self, model: &M, factor: f64) -> Self {
+        map(model, self.params, &mut Scale(factor)).into()
+    }
+
+    /// Σ over two sets of gradients.
+    pub(crate) fn add<M: TrainModule>(self, model: &M, other: Self) -> Self {
+        let mut add = Add(self.params);
+        let mut sum = map(model, other.params, &mut add);
+        // What only `self` holds is left.
+        map(model, add.0, &mut Put(&mut sum));
+        sum.into()
+    }
+
+    /// The gradients and Σg² of each. One is not finite if, and only if, its gradient is not.
+    pub(crate) fn squares<M: TrainModule>(self, model: &M) -> Result<(GradientsParams, Squares)> {
+        if let Some(squares) = self.squares {
+            return Ok((self.params, squares));
+        }
+        if on_host::<M::Backend>() {
+            return squares_on_host(model, self.params);
+        }
+        let (params, squares) = squares_on_device(model, self.params)?;
+        match squares.iter().all(|(_, sum)| sum.is_finite()) {
+            true => Ok((params, squares)),
+            // Finite gradients whose squares overflow f32 end here too: take each number in f64.
+            false => squares_on_host(model, params),
+        }
+    }
+}
+
+struct Collect<B: AutodiffBackend> {
+    from: B::Gradients,
+    to: GradientsParams,
+    inspect: Option<Inspect>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<B> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let gradient = param.val().grad_remove(&mut self.from);
+        let gradient = match &mut self.inspect {
+            Some(inspect) => gradient.and_then(|g| inspect.map(param.id, g)),
+            None => gradient,
+        };
+        if let Some(gradient) = gradient {
+            self.to.register(param.id, gradient);
+        }
     }
 }
 
 /// Σg², by operations on the device and one read from it.
-fn sum_on_device<M: TrainModule>(
+fn squares_on_device<M: TrainModule>(
     model: &M,
     gradients: GradientsParams,
-) -> Result<(GradientsParams, f64)> {
-    let mut squares = SumOfSquares(Some(Transaction::default()));
-    let gradients = map(model, gradients, &mut squares);
-    let sums = squares.0.unwrap_or_default().try_execute().map_err(|e| {
+) -> Result<(GradientsParams, Squares)> {
+    let mut sums = SumOfSquares::<Inner<M>>::default();
+    let gradients = map(model, gradients, &mut sums);
+    let read = sums.read.unwrap_or_default().try_execute().map_err(|e| {
         Error::new(ErrorKind::Backend, "cannot read the gradients' norm").with_source(e)
     })?;
-    let sum = sums.iter().flat_map(|data| data.iter::<f64>()).sum();
-    Ok((gradients, sum))
+    let sums_of_ids = sums.ids.into_iter().zip(read);
+    let squares = sums_of_ids.map(|(id, data)| (id, data.iter::<f64>().sum()));
+    Ok((gradients, squares.collect()))
 }
 
-/// The norm, or what spoils it, by reading every gradient and putting it back. Neither copies
-/// where the tensors are in the host's memory.
-fn norm_on_host<M: TrainModule>(
+/// Σg², by reading every gradient and putting it back. Neither copies where the tensors are in the
+/// host's memory.
+fn squares_on_host<M: TrainModule>(
     model: &M,
     gradients: GradientsParams,
-) -> Result<(GradientsParams, Norm)> {
+) -> Result<(GradientsParams, Squares)> {
     let mut inspect = Inspect::default();
     let gradients = map(model, gradients, &mut inspect);
-    if let Some(error) = inspect.error {
-        return Err(error);
-    }
-    let norm = if inspect.not_finite.is_empty() {
-        Norm::Finite(inspect.sum.sqrt())
-    } else {
-        let parameters = parameters(model);
-        let name = |id| {
-            let parameter = parameters.iter().find(|p| p.id == id);
-            parameter.map(|p| p.path.clone())
-        };
-        Norm::NotFinite(inspect.not_finite.into_iter().filter_map(name).collect())
-    };
-    Ok((gradients, norm))
+    Ok((gradients, inspect.squares()?))
 }
 
 /// Clips: by global norm, all gradients times `max / norm` if the norm is above `max` (Pascanu et
@@ -107,32 +159,10 @@ pub(crate) fn clip<M: TrainModule>(
     norm: f64,
 ) -> GradientsParams {
     match clip {
-        GradientClip::Norm(max) if norm > max => scale(model, gradients, max / norm),
+        GradientClip::Norm(max) if norm > max => map(model, gradients, &mut Scale(max / norm)),
         GradientClip::Norm(_) => gradients,
         GradientClip::Value(max) => map(model, gradients, &mut Clamp(max)),
     }
-}
-
-/// All gradients times `factor`.
-pub(crate) fn scale<M: TrainModule>(
-    model: &M,
-    gradients: GradientsParams,
-    factor: f64,
-) -> GradientsParams {
-    map(model, gradients, &mut Scale(factor))
-}
-
-/// Σ over two sets of gradients.
-pub(crate) fn add<M: TrainModule>(
-    model: &M,
-    a: GradientsParams,
-    b: GradientsParams,
-) -> GradientsParams {
-    let mut add = Add(a);
-    let mut sum = map(model, b, &mut add);
-    // What only `a` holds is left.
-    map(model, add.0, &mut Put(&mut sum));
-    sum
 }
 
 /// Splits gradients over groups; those of no group are dropped.
@@ -191,22 +221,43 @@ impl<B: AutodiffBackend, F: MapGradient<B::InnerBackend>> ModuleVisitor<B> for M
     }
 }
 
-struct SumOfSquares<B: Backend>(Option<Transaction<B>>);
+struct SumOfSquares<B: Backend> {
+    ids: Vec<ParamId>,
+    read: Option<Transaction<B>>,
+}
+
+impl<B: Backend> Default for SumOfSquares<B> {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            read: None,
+        }
+    }
+}
 
 impl<B: Backend> MapGradient<B> for SumOfSquares<B> {
-    fn map<const D: usize>(&mut self, _: ParamId, gradient: Tensor<B, D>) -> Option<Tensor<B, D>> {
-        let transaction = self.0.take().unwrap_or_default();
-        self.0 = Some(transaction.register(gradient.clone().square().sum()));
+    fn map<const D: usize>(&mut self, id: ParamId, gradient: Tensor<B, D>) -> Option<Tensor<B, D>> {
+        let read = self.read.take().unwrap_or_default();
+        self.read = Some(read.register(gradient.clone().square().sum()));
+        self.ids.push(id);
         Some(gradient)
     }
 }
 
-/// Sums squares on the host, in f64, and notes what is not finite.
+/// Sums squares on the host, in f64.
 #[derive(Default)]
 struct Inspect {
-    sum: f64,
-    not_finite: Vec<ParamId>,
+    squares: Squares,
     error: Option<Error>,
+}
+
+impl Inspect {
+    fn squares(self) -> Result<Squares> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.squares),
+        }
+    }
 }
 
 impl<B: Backend> MapGradient<B> for Inspect {
@@ -217,11 +268,7 @@ impl<B: Backend> MapGradient<B> for Inspect {
             self.error = Some(error.with_source(e));
         });
         let data = data.ok()?;
-        let sum = sum_of_squares(&data);
-        if !sum.is_finite() {
-            self.not_finite.push(id);
-        }
-        self.sum += sum;
+        self.squares.push((id, sum_of_squares(&data)));
         Some(Tensor::from_data(data, like))
     }
 }
@@ -233,7 +280,7 @@ fn sum_of_squares(data: &TensorData) -> f64 {
     let Ok(values) = data.as_slice::<f32>() else {
         return exact();
     };
-    let blocks = values.chunks(256).map(|block| f64::from(block_sum(block)));
+    let blocks = values.chunks(1024).map(|block| f64::from(block_sum(block)));
     let sum: f64 = blocks.sum();
     match (1e-30..f64::INFINITY).contains(&sum) {
         true => sum,
@@ -243,17 +290,12 @@ fn sum_of_squares(data: &TensorData) -> f64 {
 
 fn block_sum(block: &[f32]) -> f32 {
     // A single sum would wait for each addition to finish.
-    let mut sums = [0.0; 16];
     let (chunks, rest) = block.as_chunks::<16>();
-    for chunk in chunks {
-        for (sum, g) in sums.iter_mut().zip(chunk) {
-            *sum += g * g;
-        }
-    }
-    for (sum, g) in sums.iter_mut().zip(rest) {
-        *sum += g * g;
-    }
-    sums.iter().sum()
+    let sums = chunks.iter().fold([0.0; 16], |sums: [f32; 16], chunk| {
+        std::array::from_fn(|i| sums[i] + chunk[i] * chunk[i])
+    });
+    let rest: f32 = rest.iter().map(|g| g * g).sum();
+    sums.iter().sum::<f32>() + rest
 }
 
 struct Scale(f64);
@@ -316,32 +358,49 @@ mod tests {
     use crate::testing::{Cpu, Line, line_data};
 
     /// The gradients of a line's weight and bias, times `factor`.
-    fn gradients(line: &Line<Cpu>, factor: f64) -> GradientsParams {
+    fn gradients(line: &Line<Cpu>, factor: f64) -> Gradients {
         let batch = line_data().batch_size(32);
         let batch = batch.iter(crate::data::EpochSpec::new(Default::default()));
         let batch = batch.unwrap().next().unwrap().unwrap().value.unwrap();
-        of_loss(line, line.loss(batch), factor).unwrap()
+        Gradients::of_loss(line, line.loss(batch), factor).unwrap()
     }
 
     #[test]
-    fn the_norm_is_the_same_on_host_and_on_device() {
+    fn squares_are_the_same_on_host_and_on_device() {
         let line = Line::<Cpu>::new(&Default::default());
-        let (_, sum) = sum_on_device(&line, gradients(&line, 1.0)).unwrap();
-        let (kept, norm) = norm_on_host(&line, gradients(&line, 1.0)).unwrap();
-        let Norm::Finite(norm) = norm else {
-            panic!("the gradients are finite");
-        };
-        assert!((norm * norm / sum - 1.0).abs() < 1e-6, "{norm} {sum}");
-        assert_eq!(sum_on_device(&line, kept).unwrap().1, sum);
+        let collected = gradients(&line, 1.0);
+        let on_the_way = collected.squares.clone().unwrap();
+        let (kept, on_device) = squares_on_device(&line, collected.params).unwrap();
+        let (_, on_host) = squares_on_host(&line, kept).unwrap();
+        assert_eq!(on_host, on_the_way);
+        assert_eq!(on_host.len(), 2);
+        for ((host_id, host), (device_id, device)) in on_host.into_iter().zip(on_device) {
+            assert_eq!(host_id, device_id);
+            assert!((host / device - 1.0).abs() < 1e-6, "{host} {device}");
+        }
     }
 
     #[test]
     fn a_sum_that_overflows_is_seen_on_the_device_and_computed_on_the_host() {
         let line = Line::<Cpu>::new(&Default::default());
-        let (gradients, sum) = sum_on_device(&line, gradients(&line, 1e25)).unwrap();
-        assert!(!sum.is_finite());
-        let (_, norm) = norm_on_host(&line, gradients).unwrap();
-        assert!(matches!(norm, Norm::Finite(norm) if norm > 1e20));
+        let params = gradients(&line, 1e25).params;
+        let (params, on_device) = squares_on_device(&line, params).unwrap();
+        assert!(on_device.iter().any(|(_, sum)| !sum.is_finite()));
+        let (_, on_host) = squares_on_host(&line, params).unwrap();
+        assert!(on_host.iter().all(|(_, sum)| sum.is_finite()));
+    }
+
+    #[test]
+    fn squares_summed_on_the_way_are_forgotten_when_gradients_change() {
+        let line = Line::<Cpu>::new(&Default::default());
+        let sum = |gradients: Gradients| {
+            let (_, squares) = gradients.squares(&line).unwrap();
+            squares.iter().map(|(_, sum)| sum).sum::<f64>()
+        };
+        let one = sum(gradients(&line, 1.0));
+        let halved = sum(gradients(&line, 1.0).scale(&line, 0.5));
+        let doubled = sum(gradients(&line, 1.0).add(&line, gradients(&line, 1.0)));
+        assert_eq!((halved, doubled), (0.25 * one, 4.0 * one));
     }
 
     #[test]
@@ -354,10 +413,10 @@ mod tests {
             assert_eq!(sum_of_squares(&data.convert::<f64>()), sum);
         }
         // More than a block, and squares that f32 cannot hold.
-        let of = |value: f32| sum_of_squares(&TensorData::new(vec![value; 1000], [1000]));
-        assert_eq!(of(2.0), 4000.0);
-        assert!((of(1e25) / 1e53 - 1.0).abs() < 1e-6);
-        assert!((of(1e-25) / 1e-47 - 1.0).abs() < 1e-6);
+        let of = |value: f32| sum_of_squares(&TensorData::new(vec![value; 3000], [3000]));
+        assert_eq!(of(2.0), 12000.0);
+        assert!((of(1e25) / 3e53 - 1.0).abs() < 1e-6);
+        assert!((of(1e-25) / 3e-47 - 1.0).abs() < 1e-6);
         assert!(!of(f32::NAN).is_finite() && !of(f32::INFINITY).is_finite());
     }
 }

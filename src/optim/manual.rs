@@ -1,6 +1,6 @@
 //! Optimizers stepped by hand.
 
-use super::gradients;
+use super::gradients::Gradients;
 use super::set::{Checked, OptimizerSet, StepOutcome, UpdateRules};
 use crate::error::Result;
 use crate::metric::Observation;
@@ -25,7 +25,7 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// # Errors
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
-        let gradients = gradients::of_loss(&model, loss, 1.0)?;
+        let gradients = Gradients::of_loss(&model, loss, 1.0)?;
         let checked = self
             .optimizers
             .check(&model, gradients, Some(group), self.rules)?;

@@ -1,12 +1,13 @@
 //! Optimizers, parameter groups, schedules and clipping.
 
 mod erased;
-pub(crate) mod gradients;
+mod gradients;
 mod group;
 mod manual;
 pub mod schedule;
 mod set;
 
+pub(crate) use gradients::Gradients;
 pub use group::ParamGroup;
 pub use manual::ManualStep;
 pub(crate) use set::{Checked, OptimizerSet, UpdateRules};

@@ -1,7 +1,7 @@
 //! The optimizers of a model: as users describe them, and as a run holds them.
 
 use super::erased::ErasedOptimizer;
-use super::gradients::{self, Norm};
+use super::gradients::{self, Gradients};
 use super::group::{ParamGroup, matches};
 use super::schedule::{Schedule, ScheduleInterval};
 use crate::config::GradientClip;
@@ -247,28 +247,26 @@ impl<M: TrainModule> OptimizerSet<M> {
     pub(crate) fn check(
         &self,
         model: &M,
-        gradients: GradientsParams,
+        gradients: Gradients,
         only: Option<&str>,
         rules: UpdateRules,
     ) -> Result<Checked> {
-        let gradients = self.of_groups(model, gradients, only)?;
-        let mut groups = Vec::with_capacity(gradients.len());
-        let mut squares = 0.0;
-        for (index, gradients) in gradients {
-            let (gradients, norm) = gradients::norm(model, gradients)?;
-            match norm {
-                Norm::Finite(norm) => squares += norm * norm,
-                Norm::NotFinite(names) if rules.detect_anomaly => {
-                    return Err(Error::new(
-                        ErrorKind::NonFinite,
-                        format!("the gradient of `{}` is not finite", names.join("`, `")),
-                    ));
-                }
-                Norm::NotFinite(_) => return Ok(Checked::NotFinite),
-            }
-            groups.push((index, gradients));
+        let only = only.map(|name| self.position(name)).transpose()?;
+        let (gradients, mut squares) = gradients.squares(model)?;
+        squares.retain(|(id, _)| {
+            let group = self.group_of(*id);
+            group.is_some_and(|group| only.is_none_or(|only| only == group))
+        });
+        let spoiled = |(id, sum): &(ParamId, f64)| (!sum.is_finite()).then_some(*id);
+        let spoiled: Vec<_> = squares.iter().filter_map(spoiled).collect();
+        if !spoiled.is_empty() {
+            return match rules.detect_anomaly {
+                true => Err(not_finite(model, &spoiled)),
+                false => Ok(Checked::NotFinite),
+            };
         }
-        let grad_norm = f64::sqrt(squares);
+        let grad_norm = squares.iter().map(|(_, sum)| sum).sum::<f64>().sqrt();
+        let mut groups = self.of_groups(model, gradients, only);
         if let Some(clip) = rules.clip {
             for (_, gradients) in &mut groups {
                 let whole = std::mem::take(gradients);
@@ -303,26 +301,27 @@ impl<M: TrainModule> OptimizerSet<M> {
         Ok(model)
     }
 
+    /// The group that steps a parameter; none if it is frozen.
+    fn group_of(&self, id: ParamId) -> Option<usize> {
+        match &self.group_of {
+            None => Some(0),
+            Some(group_of) => group_of.get(&id).copied(),
+        }
+    }
+
     /// The gradients of each group, without the frozen ones.
     fn of_groups(
         &self,
         model: &M,
         gradients: GradientsParams,
-        only: Option<&str>,
-    ) -> Result<Vec<(usize, GradientsParams)>> {
-        let wanted = match only {
-            None => None,
-            Some(name) => Some(self.position(name)?),
-        };
+        only: Option<usize>,
+    ) -> Vec<(usize, GradientsParams)> {
         let Some(group_of) = &self.group_of else {
-            return Ok(vec![(0, gradients)]);
+            return vec![(0, gradients)];
         };
         let split = gradients::split(model, gradients, group_of, self.groups.len());
-        Ok(split
-            .into_iter()
-            .enumerate()
-            .filter(|(index, _)| wanted.is_none_or(|w| w == *index))
-            .collect())
+        let wanted = |(index, _): &(usize, _)| only.is_none_or(|only| only == *index);
+        split.into_iter().enumerate().filter(wanted).collect()
     }
 
     fn position(&self, name: &str) -> Result<usize> {
@@ -389,6 +388,16 @@ impl<M: TrainModule> OptimizerSet<M> {
         let save = |g: &Group<M>| Ok((g.name.clone(), g.optimizer.save()?));
         self.groups.iter().map(save).collect()
     }
+}
+
+fn not_finite<M: TrainModule>(model: &M, ids: &[ParamId]) -> Error {
+    let parameters = parameters(model);
+    let of_ids = parameters.iter().filter(|p| ids.contains(&p.id));
+    let paths: Vec<_> = of_ids.map(|p| p.path.as_str()).collect();
+    Error::new(
+        ErrorKind::NonFinite,
+        format!("the gradient of `{}` is not finite", paths.join("`, `")),
+    )
 }
 
 fn check_patterns<M: TrainModule>(group: &ParamGroup<M>, parameters: &[Parameter]) -> Result<()> {
