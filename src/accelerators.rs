@@ -1,6 +1,6 @@
 //! The accelerators that are compiled in.
 
-use firebox_backend::{Accelerator, Kind};
+use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
 use std::any::TypeId;
 
 /// Gives the list of accelerators, the preferred first, to another macro. Adding one is a line
@@ -8,6 +8,9 @@ use std::any::TypeId;
 macro_rules! for_each_accelerator {
     ($macro:ident) => {
         $macro! {
+            "cuda" => firebox_cuda::Cuda,
+            "rocm" => firebox_rocm::Rocm,
+            "wgpu" => firebox_wgpu::Wgpu,
             "flex" => firebox_flex::Flex,
             "ndarray" => firebox_ndarray::NdArray,
         }
@@ -15,8 +18,45 @@ macro_rules! for_each_accelerator {
 }
 pub(crate) use for_each_accelerator;
 
-macro_rules! kind_of_backend {
+/// An accelerator that is compiled in, as data.
+#[derive(Clone, Copy)]
+pub(crate) struct Compiled {
+    pub(crate) name: &'static str,
+    pub(crate) aliases: &'static [&'static str],
+    pub(crate) kind: Kind,
+    /// Finds the devices; asked only when the answer matters, since it loads drivers.
+    pub(crate) probe: fn() -> Result<Vec<DeviceInfo>, Unavailable>,
+}
+
+impl Compiled {
+    fn of<A: Accelerator>() -> Self {
+        Self {
+            name: A::NAME,
+            aliases: A::ALIASES,
+            kind: A::KIND,
+            probe: A::probe,
+        }
+    }
+
+    /// Whether users may type this name for it.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+}
+
+macro_rules! accelerator_list {
     ($($feature:literal => $accelerator:path),* $(,)?) => {
+        /// The accelerators that are compiled in, the preferred first.
+        pub(crate) fn compiled() -> Vec<Compiled> {
+            vec![$(
+                #[cfg(feature = $feature)]
+                Compiled::of::<$accelerator>(),
+            )*]
+        }
+
+        /// The features that compile an accelerator in, whether or not they are on.
+        pub(crate) const FEATURES: &[&str] = &[$($feature),*];
+
         fn kind<B: 'static>() -> Option<Kind> {
             let backend = TypeId::of::<B>();
             $(
@@ -30,7 +70,7 @@ macro_rules! kind_of_backend {
     };
 }
 
-for_each_accelerator!(kind_of_backend);
+for_each_accelerator!(accelerator_list);
 
 /// Whether the backend is that of an accelerator that computes in the host's memory.
 pub(crate) fn on_host<B: 'static>() -> bool {

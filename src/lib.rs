@@ -16,6 +16,7 @@
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
 //! | [`checkpoint`] | what is saved, and where |
+//! | [`mod@doctor`] | what the machine offers, and whether it computes right |
 //! | [`testing`] | tiny modules with known answers |
 //!
 //! # Example
@@ -56,6 +57,9 @@ mod loops;
 pub mod launch;
 pub mod trainer;
 
+#[cfg(feature = "ndarray")]
+pub mod doctor;
+
 #[cfg(feature = "burn-train")]
 pub mod burn_train;
 
@@ -86,6 +90,8 @@ pub mod prelude {
 
 pub use config::TrainerConfig;
 pub use data::DataModule;
+#[cfg(feature = "ndarray")]
+pub use doctor::{doctor, verify_on_all_backends};
 pub use error::{Context, Error, ErrorKind, Result};
 pub use fabric::Fabric;
 pub use launch::{Launch, Recipe, launch, try_launch};

@@ -32,6 +32,12 @@ impl From<GradientsParams> for Gradients {
     }
 }
 
+impl From<Gradients> for GradientsParams {
+    fn from(gradients: Gradients) -> Self {
+        gradients.params
+    }
+}
+
 impl Gradients {
     /// The gradients of `loss`, times `factor`, by a backward pass.
     pub(crate) fn of_loss<M: TrainModule>(

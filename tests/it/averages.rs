@@ -43,8 +43,9 @@ fn a_training_epoch_weighs_its_samples_too<B: AutodiffBackend>() {
     let data = Loaders::new(gradients(values()).batch_size(256));
     let (outcome, rows) = fit::<B>(config.with_max_epochs(1), sgd(0.0), data);
     let epoch = outcome.metrics.get("train/loss_epoch").unwrap();
-    assert_close(&[epoch], &[393.0 / 522.0], 1e-6);
-    assert_close(&rows.values("train/loss"), &[0.7, 0.8, 0.9], 1e-6);
+    // A device sums 256 values of f32 in an order of its own.
+    assert_close(&[epoch], &[393.0 / 522.0], 1e-5);
+    assert_close(&rows.values("train/loss"), &[0.7, 0.8, 0.9], 1e-5);
 }
 
 /// A classifier that is told what it predicts.

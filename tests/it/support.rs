@@ -14,16 +14,57 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tempfile::TempDir;
 
-/// Makes tests of functions that are generic over the backend, one for each backend.
+/// Makes tests of functions that are generic over the backend, one for each accelerator that is
+/// compiled in. Where the machine has none of a kind, the test says so.
 macro_rules! on_each_backend {
     ($($test:ident),* $(,)?) => {
-        mod flex {
-            $(#[test] fn $test() { super::$test::<burn::backend::Autodiff<burn_flex::Flex>>(); })*
-        }
-        mod ndarray {
-            $(#[test] fn $test() { super::$test::<burn::backend::Autodiff<burn_ndarray::NdArray>>(); })*
+        on_each_backend!(@ flex, "flex", firebox_flex::Flex, $($test),*);
+        on_each_backend!(@ ndarray, "ndarray", firebox_ndarray::NdArray, $($test),*);
+        on_each_backend!(@ wgpu, "wgpu", firebox_wgpu::Wgpu, $($test),*);
+        on_each_backend!(@ cuda, "cuda", firebox_cuda::Cuda, $($test),*);
+    };
+    (@ $module:ident, $feature:literal, $accelerator:ty, $($test:ident),*) => {
+        #[cfg(feature = $feature)]
+        mod $module {
+            use firebox_backend::Accelerator;
+
+            $(#[test] fn $test() {
+                match <$accelerator>::probe() {
+                    Ok(_) => super::$test::<<$accelerator as Accelerator>::Backend>(),
+                    Err(why) => eprintln!("skipped: {why}"),
+                }
+            })*
         }
     };
+}
+
+/// What messages list: the accelerators that are compiled in and those that this machine has.
+pub fn accelerator_list() -> String {
+    use firebox_backend::Accelerator;
+    fn of<A: Accelerator>() -> (&'static str, bool) {
+        (A::NAME, A::probe().is_ok())
+    }
+    let all = [
+        #[cfg(feature = "cuda")]
+        of::<firebox_cuda::Cuda>(),
+        #[cfg(feature = "rocm")]
+        of::<firebox_rocm::Rocm>(),
+        #[cfg(feature = "wgpu")]
+        of::<firebox_wgpu::Wgpu>(),
+        #[cfg(feature = "flex")]
+        of::<firebox_flex::Flex>(),
+        #[cfg(feature = "ndarray")]
+        of::<firebox_ndarray::NdArray>(),
+    ];
+    let names = |available: bool| {
+        let wanted = all.iter().filter(|(_, is_there)| *is_there || !available);
+        wanted.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "compiled in: {}; available: {} (or auto, cpu, gpu)",
+        names(false),
+        names(true)
+    )
 }
 
 /// Two weights, each a tensor of its own; the loss is the mean of ga·a + gb·b over tokens, so the

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules, top to bottom. A module uses lower rows alone, not its own row and none above.
 const LAYERS: &[&[&str]] = &[
-    &["launch"],
+    &["launch", "doctor"],
     &["trainer"],
     &["loops"],
     &["checkpoint"],

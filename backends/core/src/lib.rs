@@ -4,15 +4,19 @@
 //! a probe that says what devices are there without touching them. firebox asks the probe first
 //! and creates a device only once it has been chosen.
 
+mod device;
+pub mod host;
+
+pub use device::{DeviceInfo, DeviceStats, DeviceType, Unavailable};
+
 use burn::tensor::Device;
 use burn::tensor::backend::AutodiffBackend;
-use std::fmt;
 
 /// One kind of hardware that Burn can train on.
 ///
 /// ```
 /// use burn::tensor::{Device, backend::AutodiffBackend};
-/// use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+/// use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 ///
 /// /// An accelerator over any CPU backend.
 /// struct Host<B>(std::marker::PhantomData<B>);
@@ -23,10 +27,13 @@ use std::fmt;
 ///     const KIND: Kind = Kind::Cpu;
 ///
 ///     fn probe() -> Result<Vec<DeviceInfo>, Unavailable> {
-///         Ok(vec![DeviceInfo::new(0, "CPU")])
+///         Ok(vec![host::device()])
 ///     }
 ///     fn device(_id: usize) -> Device<B> {
 ///         Default::default()
+///     }
+///     fn stats(_id: usize) -> Result<DeviceStats, Unavailable> {
+///         Ok(host::stats())
 ///     }
 /// }
 /// ```
@@ -37,10 +44,15 @@ pub trait Accelerator: 'static {
     /// What users type, for example `flex`.
     const NAME: &'static str;
 
+    /// Other names that users may type for it, for example the programming interface it goes
+    /// through (`vulkan`).
+    const ALIASES: &'static [&'static str] = &[];
+
     /// What kind of hardware it drives.
     const KIND: Kind;
 
-    /// Finds the devices, or says why there are none. Must not panic and must not create a device.
+    /// Finds the devices, the best first, or says why there are none. Must not panic and must not
+    /// create a device.
     ///
     /// # Errors
     /// [`Unavailable`], with the reason a person can act on.
@@ -48,6 +60,12 @@ pub trait Accelerator: 'static {
 
     /// The device with an id that [`probe`](Self::probe) reported.
     fn device(id: usize) -> Device<Self::Backend>;
+
+    /// How busy the device with this id is now. What the platform does not tell is `None`.
+    ///
+    /// # Errors
+    /// [`Unavailable`], if the platform tells nothing at all.
+    fn stats(id: usize) -> Result<DeviceStats, Unavailable>;
 }
 
 /// The kind of hardware behind an accelerator.
@@ -58,41 +76,3 @@ pub enum Kind {
     /// A graphics processor.
     Gpu,
 }
-
-/// A device that a probe found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// The id users give in `--devices`.
-    pub id: usize,
-    /// The device's own name.
-    pub name: String,
-}
-
-impl DeviceInfo {
-    /// A device with this id and name.
-    pub fn new(id: usize, name: impl Into<String>) -> Self {
-        Self {
-            id,
-            name: name.into(),
-        }
-    }
-}
-
-/// Why an accelerator cannot be used here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unavailable(String);
-
-impl Unavailable {
-    /// Unavailable for this reason.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}

@@ -1,7 +1,7 @@
 //! The `flex` accelerator: Burn's fast CPU backend.
 
 use burn::backend::Autodiff;
-use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 
 /// Burn's fast CPU backend, with autodiff.
 #[derive(Debug, Clone, Copy)]
@@ -13,10 +13,14 @@ impl Accelerator for Flex {
     const KIND: Kind = Kind::Cpu;
 
     fn probe() -> Result<Vec<DeviceInfo>, Unavailable> {
-        Ok(vec![DeviceInfo::new(0, "CPU")])
+        Ok(vec![host::device()])
     }
 
     fn device(_id: usize) -> burn_flex::FlexDevice {
         Default::default()
+    }
+
+    fn stats(_id: usize) -> Result<DeviceStats, Unavailable> {
+        Ok(host::stats())
     }
 }

@@ -1,11 +1,14 @@
 //! The `ndarray` accelerator: Burn's reference CPU backend.
 
 use burn::backend::Autodiff;
-use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 
 /// Burn's reference CPU backend, with autodiff.
 #[derive(Debug, Clone, Copy)]
 pub struct NdArray;
+
+/// The same in 64 bits, to compare others with.
+pub type Reference = Autodiff<burn_ndarray::NdArray<f64>>;
 
 impl Accelerator for NdArray {
     type Backend = Autodiff<burn_ndarray::NdArray>;
@@ -13,10 +16,14 @@ impl Accelerator for NdArray {
     const KIND: Kind = Kind::Cpu;
 
     fn probe() -> Result<Vec<DeviceInfo>, Unavailable> {
-        Ok(vec![DeviceInfo::new(0, "CPU")])
+        Ok(vec![host::device()])
     }
 
     fn device(_id: usize) -> burn_ndarray::NdArrayDevice {
         Default::default()
+    }
+
+    fn stats(_id: usize) -> Result<DeviceStats, Unavailable> {
+        Ok(host::stats())
     }
 }

@@ -2,6 +2,7 @@
 //! and the layers of the configuration.
 
 use super::*;
+use crate::support::accelerator_list;
 use std::process::Command;
 
 /// What a process did.
@@ -86,14 +87,6 @@ fn wrong_settings_exit_with_2() {
             "error: `devices` is `2`, but there is only 1 device; flex has 0: CPU",
         ),
         (
-            ["--accelerator", "tpu"],
-            "error: there is no accelerator `tpu`; compiled in: flex, ndarray; available: flex, ndarray (or auto, cpu)",
-        ),
-        (
-            ["--accelerator", "cuda"],
-            "error: there is no accelerator `cuda`; compiled in: flex, ndarray; available: flex, ndarray (or auto, cpu)",
-        ),
-        (
             ["--max-epochs", "-3"],
             "error: --max-epochs: `max_epochs` is `-3`; use a whole number from 0 (below 2^63), or leave it out (`none`)",
         ),
@@ -112,11 +105,51 @@ fn wrong_settings_exit_with_2() {
     ] {
         let runs = Runs::new();
         let ran = run(runs.0.path(), &arguments, &[]);
-        let first = ran.stderr.lines().next().unwrap_or_default();
-        assert_eq!((first, ran.code), (message, 2));
+        let mut lines = ran.stderr.lines();
+        let error = lines
+            .find(|line| line.starts_with("error"))
+            .unwrap_or_default();
+        assert_eq!((error, ran.code), (message, 2));
         assert_eq!(ran.stdout, "");
         runs.assert_nothing_written();
     }
+}
+
+#[test]
+fn an_accelerator_that_is_not_there_exits_with_1_or_2() {
+    let runs = Runs::new();
+    let list = accelerator_list();
+    let ran = run(runs.0.path(), &["--accelerator", "tpu"], &[]);
+    assert_eq!(
+        ran.stderr,
+        format!("error: there is no accelerator `tpu`; {list}\n")
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+
+    let ran = run(runs.0.path(), &["--accelerator", "cuda"], &[]);
+    if !cfg!(feature = "cuda") {
+        let message =
+            "error: accelerator `cuda` needs the feature `cuda`, which is not compiled in";
+        assert_eq!(ran.stderr, format!("{message}; {list}\n"));
+        assert_eq!(ran.code, 2);
+    } else if ran.code != 0 {
+        let start = "error: accelerator `cuda` is not available: ";
+        assert!(ran.stderr.starts_with(start), "{}", ran.stderr);
+        assert_eq!((ran.code, ran.stderr.lines().count()), (1, 1));
+    }
+    runs.assert_nothing_written();
+}
+
+#[test]
+fn the_choice_of_the_accelerator_is_said_in_one_line() {
+    let runs = Runs::new();
+    let arguments = ["--accelerator", "cpu", "--fast-dev-run"];
+    let ran = run(runs.0.path(), &arguments, &[("FIREBOX_DEVICES", "1")]);
+    let said = ran
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("accelerator: "));
+    assert_eq!(said.collect::<Vec<_>>(), ["accelerator: flex (CPU)"]);
 }
 
 #[test]

@@ -1,0 +1,337 @@
+//! Which accelerator a run uses, and which of its devices.
+
+use crate::accelerators::{Compiled, FEATURES};
+use crate::config::{AcceleratorName, Devices};
+use crate::error::{Error, ErrorKind, Result};
+use firebox_backend::{DeviceInfo, DeviceType, Kind};
+use std::fmt;
+
+/// An accelerator and its devices to use, and why those before it were passed over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) accelerator: &'static str,
+    pub(super) devices: Vec<DeviceInfo>,
+    passed_over: Vec<PassedOver>,
+}
+
+/// An accelerator's name, and why it was not taken.
+type PassedOver = (&'static str, String);
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.devices.iter().map(|d| d.name.as_str()).collect();
+        write!(
+            f,
+            "accelerator: {} ({})",
+            self.accelerator,
+            names.join("; ")
+        )?;
+        for (name, why) in &self.passed_over {
+            write!(f, "; not {name}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Picks the accelerator and its devices.
+pub(super) fn choose(
+    name: &AcceleratorName,
+    devices: &Devices,
+    compiled: &[Compiled],
+) -> Result<Choice> {
+    let name = name.as_str();
+    let candidates = candidates(name, compiled);
+    if candidates.is_empty() {
+        return Err(unknown(name, compiled));
+    }
+    // Only who names an accelerator gets a program that pretends to be hardware.
+    let by_name = !matches!(name, "auto" | "gpu" | "cpu");
+    let mut passed_over = Vec::new();
+    for candidate in candidates {
+        match usable(candidate, by_name) {
+            Ok(found) => {
+                return Ok(Choice {
+                    accelerator: candidate.name,
+                    devices: choose_devices(devices, candidate.name, found)?,
+                    passed_over,
+                });
+            }
+            Err(why) => passed_over.push((candidate.name, why)),
+        }
+    }
+    Err(none_available(name, &passed_over, compiled))
+}
+
+/// The accelerators that a name stands for, the preferred first.
+fn candidates<'a>(name: &str, compiled: &'a [Compiled]) -> Vec<&'a Compiled> {
+    let fits = |c: &&Compiled| match name {
+        "auto" => true,
+        "cpu" => c.kind == Kind::Cpu,
+        "gpu" => c.kind == Kind::Gpu,
+        name => c.is_called(name),
+    };
+    compiled.iter().filter(fits).collect()
+}
+
+/// The devices that a candidate offers, or why there are none.
+fn usable(candidate: &Compiled, by_name: bool) -> Result<Vec<DeviceInfo>, String> {
+    let found = (candidate.probe)().map_err(|why| why.to_string())?;
+    let (software, hardware): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|d| d.device_type == DeviceType::SoftwareGpu);
+    match (by_name, software.first()) {
+        (true, _) => Ok([hardware, software].concat()),
+        (false, Some(software)) if hardware.is_empty() => Err(format!(
+            "there is only a software GPU, {}, which is slower than the CPU",
+            software.name
+        )),
+        (false, None) if hardware.is_empty() => Err("it has no device".into()),
+        (false, _) => Ok(hardware),
+    }
+}
+
+fn none_available(name: &str, passed_over: &[PassedOver], compiled: &[Compiled]) -> Error {
+    let what = match passed_over {
+        [(only, why)] if *only == name => format!("accelerator `{name}` is not available: {why}"),
+        whys => {
+            let whys: Vec<_> = whys.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+            format!("accelerator `{name}` is not available: {}", whys.join("; "))
+        }
+    };
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("{what}; {}", list(compiled)),
+    )
+}
+
+fn unknown(name: &str, compiled: &[Compiled]) -> Error {
+    let feature = match name {
+        "gpu" => Some("cuda`, `rocm` or `wgpu"),
+        "webgpu" => Some("wgpu"),
+        "vulkan" if cfg!(not(target_os = "macos")) => Some("wgpu` or `vulkan"),
+        "metal" if cfg!(target_os = "macos") => Some("wgpu` or `metal"),
+        name => FEATURES.iter().find(|feature| **feature == name).copied(),
+    };
+    let what = match (feature, name) {
+        (Some(feature), _) => {
+            format!("accelerator `{name}` needs the feature `{feature}`, which is not compiled in")
+        }
+        (None, "metal" | "vulkan") => {
+            format!("accelerator `{name}` does not exist on this operating system")
+        }
+        (None, _) => format!("there is no accelerator `{name}`"),
+    };
+    Error::config(format!("{what}; {}", list(compiled)))
+}
+
+/// What is compiled in and what of it can be used.
+fn list(compiled: &[Compiled]) -> String {
+    let names = |available: bool| {
+        let names: Vec<_> = compiled
+            .iter()
+            .filter(|c| !available || (c.probe)().is_ok())
+            .map(|c| c.name)
+            .collect();
+        match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        }
+    };
+    format!(
+        "compiled in: {}; available: {} (or auto, cpu, gpu)",
+        names(false),
+        names(true)
+    )
+}
+
+fn choose_devices(
+    wanted: &Devices,
+    accelerator: &str,
+    found: Vec<DeviceInfo>,
+) -> Result<Vec<DeviceInfo>> {
+    let wrong = |what: String| {
+        let known: Vec<_> = found
+            .iter()
+            .map(|d| format!("{}: {}", d.id, d.name))
+            .collect();
+        Error::config(format!(
+            "`devices` is `{wanted}`, but {what}; {accelerator} has {}",
+            known.join("; ")
+        ))
+    };
+    let of_id = |id: &usize| {
+        let device = found.iter().find(|d| d.id == *id);
+        device.ok_or_else(|| wrong(format!("device {id} does not exist")))
+    };
+    let chosen: Vec<_> = match wanted {
+        Devices::Auto => found.iter().take(1).collect(),
+        Devices::All => found.iter().collect(),
+        Devices::Count(n) if *n <= found.len() => found.iter().take(*n).collect(),
+        Devices::Count(_) => {
+            return Err(wrong(match found.len() {
+                1 => "there is only 1 device".into(),
+                n => format!("there are only {n} devices"),
+            }));
+        }
+        Devices::Ids(ids) => ids.iter().map(of_id).collect::<Result<_>>()?,
+    };
+    match chosen.as_slice() {
+        [one] => Ok(vec![(*one).clone()]),
+        several => Err(wrong(format!(
+            "a run uses one device, not {}",
+            several.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use firebox_backend::Unavailable;
+
+    type Found = Result<Vec<DeviceInfo>, Unavailable>;
+
+    fn missing() -> Found {
+        Err(Unavailable::new("no driver"))
+    }
+    fn llvmpipe() -> DeviceInfo {
+        DeviceInfo::new(1, "llvmpipe", DeviceType::SoftwareGpu)
+    }
+    fn card() -> DeviceInfo {
+        DeviceInfo::new(0, "card", DeviceType::DiscreteGpu)
+    }
+    fn software() -> Found {
+        Ok(vec![llvmpipe()])
+    }
+    fn card_and_software() -> Found {
+        Ok(vec![card(), llvmpipe()])
+    }
+    fn processor() -> Found {
+        Ok(vec![DeviceInfo::new(0, "CPU", DeviceType::Cpu)])
+    }
+
+    /// A machine's accelerators: what the probes of `cuda` and `wgpu` find, and a processor.
+    fn machine(cuda: fn() -> Found, wgpu: fn() -> Found) -> [Compiled; 4] {
+        let accelerator = |name, aliases, kind, probe| Compiled {
+            name,
+            aliases,
+            kind,
+            probe,
+        };
+        [
+            accelerator("cuda", &[], Kind::Gpu, cuda),
+            accelerator("wgpu", &["webgpu", "vulkan"], Kind::Gpu, wgpu),
+            accelerator("flex", &[], Kind::Cpu, processor),
+            accelerator("ndarray", &[], Kind::Cpu, processor),
+        ]
+    }
+
+    fn pick(name: &str, machine: &[Compiled]) -> Result<(&'static str, String), String> {
+        let choice = choose(&name.into(), &Devices::Auto, machine);
+        let choice = choice.map_err(|e| e.to_string())?;
+        Ok((choice.accelerator, choice.devices[0].name.clone()))
+    }
+
+    #[test]
+    fn auto_takes_the_best_hardware() {
+        let best = |cuda, wgpu| pick("auto", &machine(cuda, wgpu)).unwrap().0;
+        assert_eq!(best(|| Ok(vec![card()]), card_and_software), "cuda");
+        assert_eq!(best(missing, card_and_software), "wgpu");
+        assert_eq!(best(missing, missing), "flex");
+        assert_eq!(best(missing, software), "flex");
+    }
+
+    #[test]
+    fn the_choice_says_why_others_were_passed_over() {
+        let machine = machine(missing, software);
+        let choice = choose(&"auto".into(), &Devices::Auto, &machine).unwrap();
+        assert_eq!(
+            choice.to_string(),
+            "accelerator: flex (CPU); not cuda: no driver; not wgpu: there is only a software GPU, \
+             llvmpipe, which is slower than the CPU"
+        );
+    }
+
+    #[test]
+    fn groups_and_aliases() {
+        let machine = machine(missing, card_and_software);
+        assert_eq!(pick("cpu", &machine).unwrap().0, "flex");
+        assert_eq!(pick("gpu", &machine), Ok(("wgpu", "card".into())));
+        assert_eq!(pick("vulkan", &machine).unwrap().0, "wgpu");
+        assert_eq!(pick("webgpu", &machine).unwrap().0, "wgpu");
+        assert_eq!(pick("ndarray", &machine).unwrap().0, "ndarray");
+    }
+
+    #[test]
+    fn a_software_gpu_is_taken_by_name_alone() {
+        let machine = machine(missing, software);
+        assert_eq!(pick("wgpu", &machine), Ok(("wgpu", "llvmpipe".into())));
+        assert_eq!(
+            pick("gpu", &machine).unwrap_err(),
+            "accelerator `gpu` is not available: cuda: no driver; wgpu: there is only a software \
+             GPU, llvmpipe, which is slower than the CPU; compiled in: cuda, wgpu, flex, ndarray; \
+             available: wgpu, flex, ndarray (or auto, cpu, gpu)"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said_with_what_can() {
+        let machine = machine(missing, missing);
+        let list =
+            "compiled in: cuda, wgpu, flex, ndarray; available: flex, ndarray (or auto, cpu, gpu)";
+        let error = choose(&"cuda".into(), &Devices::Auto, &machine).unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        assert_eq!(
+            error.to_string(),
+            format!("accelerator `cuda` is not available: no driver; {list}")
+        );
+        assert_eq!(
+            pick("tpu", &machine).unwrap_err(),
+            format!("there is no accelerator `tpu`; {list}")
+        );
+        assert_eq!(
+            pick("rocm", &machine).unwrap_err(),
+            format!(
+                "accelerator `rocm` needs the feature `rocm`, which is not compiled in; {list}"
+            )
+        );
+        let without_gpus = &machine[2..];
+        assert_eq!(
+            pick("gpu", without_gpus).unwrap_err(),
+            "accelerator `gpu` needs the feature `cuda`, `rocm` or `wgpu`, which is not compiled \
+             in; compiled in: flex, ndarray; available: flex, ndarray (or auto, cpu, gpu)"
+        );
+    }
+
+    #[test]
+    fn devices_by_id_by_count_and_wrong_ones() {
+        let machine = machine(missing, card_and_software);
+        let devices = |devices: &str| {
+            let choice = choose(&"wgpu".into(), &devices.parse().unwrap(), &machine);
+            choice.map(|c| c.devices[0].id).map_err(|e| e.to_string())
+        };
+        assert_eq!(devices("auto"), Ok(0));
+        assert_eq!(devices("1"), Ok(0));
+        assert_eq!(devices("1,"), Ok(1));
+        let has = "wgpu has 0: card; 1: llvmpipe";
+        assert_eq!(
+            devices("2,"),
+            Err(format!(
+                "`devices` is `2,`, but device 2 does not exist; {has}"
+            ))
+        );
+        assert_eq!(
+            devices("3"),
+            Err(format!(
+                "`devices` is `3`, but there are only 2 devices; {has}"
+            ))
+        );
+        assert_eq!(
+            devices("-1"),
+            Err(format!(
+                "`devices` is `all`, but a run uses one device, not 2; {has}"
+            ))
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! From a recipe to a run: finds the accelerator and calls the recipe with its backend.
+
+mod choice;
+
+use crate::accelerators::{compiled, for_each_accelerator};
+use crate::config::{ProgressMode, TrainerConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fabric::Fabric;
+use crate::module::TrainModule;
+use crate::panics;
+use crate::trainer::Trainer;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use choice::{Choice, choose};
+use firebox_backend::Accelerator;
+use std::process::ExitCode;
+
+/// A program that trains: generic once, called with the backend of the accelerator that is there.
+///
+/// ```
+/// # use firebox::testing::{Line, line_data, AutodiffBackend};
+/// use firebox::data::Loaders;
+/// use firebox::prelude::*;
+///
+/// struct FitLine(TrainerConfig);
+///
+/// impl Recipe for FitLine {
+///     fn config(&self) -> &TrainerConfig {
+///         &self.0
+///     }
+///     fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+///         let model = Line::new(cx.device());
+///         let mut data = Loaders::new(line_data().batch_size(8));
+///         cx.trainer::<Line<B>>().fit(model, &mut data)?;
+///         Ok(())
+///     }
+/// }
+/// # let runs = tempfile::tempdir().unwrap();
+/// let config = TrainerConfig::new().with_max_epochs(1);
+/// # let config = config.with_run_dir(runs.path());
+/// firebox::try_launch(FitLine(config)).unwrap();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be launched: it does not implement `Recipe`",
+    label = "needs `impl Recipe for ...`",
+    note = "write `config` and `run<B: AutodiffBackend>`; see `firebox::Recipe`"
+)]
+pub trait Recipe: Sized {
+    /// The settings that say which accelerator and devices to use.
+    fn config(&self) -> &TrainerConfig;
+
+    /// Builds the model and trains it on the backend `B`.
+    ///
+    /// # Errors
+    /// Whatever ends the program.
+    fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()>;
+}
+
+/// What a recipe runs on: the device that was chosen, and the settings.
+#[derive(Debug, Clone)]
+pub struct Launch<B: AutodiffBackend> {
+    config: TrainerConfig,
+    accelerator: &'static str,
+    devices: Vec<B::Device>,
+    first: B::Device,
+}
+
+impl<B: AutodiffBackend> Launch<B> {
+    /// The device that models are made on.
+    pub fn device(&self) -> &B::Device {
+        &self.first
+    }
+    /// All devices that were chosen.
+    pub fn devices(&self) -> &[B::Device] {
+        &self.devices
+    }
+    /// The accelerator's name, for example `flex`.
+    pub fn accelerator(&self) -> &'static str {
+        self.accelerator
+    }
+    /// The settings.
+    pub fn config(&self) -> &TrainerConfig {
+        &self.config
+    }
+    /// A trainer with the recipe's settings.
+    pub fn trainer<M: TrainModule<Backend = B>>(&self) -> Trainer<M> {
+        Trainer::new(self.config.clone(), self.first.clone())
+    }
+    /// The operations of a training step, for a loop written by hand.
+    pub fn fabric(&self) -> Fabric<B> {
+        Fabric::from_config(&self.config, self.first.clone())
+    }
+}
+
+/// Runs a recipe on the accelerator its settings name, prints an error if there is one, and gives
+/// the process's exit code: 0, 1 for an error, 2 for a wrong setting.
+pub fn launch(recipe: impl Recipe) -> ExitCode {
+    match try_launch(recipe) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// [`launch`] for programs that go on afterwards.
+///
+/// # Errors
+/// An accelerator or device that does not exist or is not available, or what the recipe returns.
+pub fn try_launch(recipe: impl Recipe) -> Result<()> {
+    let config = recipe.config();
+    config.check()?;
+    let choice = choose(&config.accelerator, &config.devices, &compiled())?;
+    if config.progress != ProgressMode::Off {
+        eprintln!("{choice}");
+    }
+    run(choice, recipe)
+}
+
+/// The call of a recipe with the accelerator that was chosen.
+macro_rules! run_on_chosen {
+    ($($feature:literal => $accelerator:path),* $(,)?) => {
+        fn run(choice: Choice, recipe: impl Recipe) -> Result<()> {
+            let ids: Vec<_> = choice.devices.iter().map(|device| device.id).collect();
+            match choice.accelerator {
+                $(
+                    #[cfg(feature = $feature)]
+                    <$accelerator>::NAME => run_on::<$accelerator>(&ids, recipe),
+                )*
+                other => Err(Error::config(format!("`{other}` is not compiled in"))),
+            }
+        }
+    };
+}
+
+for_each_accelerator!(run_on_chosen);
+
+/// Calls the recipe with an accelerator's backend; one copy of the user's code per accelerator.
+fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
+    let devices: Vec<_> = ids.iter().map(|id| A::device(*id)).collect();
+    let first = devices.first().cloned().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("`{}` has no device", A::NAME),
+        )
+    })?;
+    let config = recipe.config().clone();
+    // Weights that the recipe draws before `fit` follow from the seed as well.
+    A::Backend::seed(&first, config.seed);
+    let launch = Launch {
+        config,
+        accelerator: A::NAME,
+        devices,
+        first,
+    };
+    panics::catch(ErrorKind::User, || recipe.run::<A::Backend>(launch))
+}
