@@ -10,6 +10,7 @@
 #[macro_use]
 mod support;
 
+mod accelerators;
 mod arithmetic;
 mod averages;
 #[cfg(feature = "burn-train")]

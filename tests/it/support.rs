@@ -11,6 +11,7 @@ use firebox::data::Loaders;
 use firebox::logger::{Logger, Row};
 use firebox::prelude::*;
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tempfile::TempDir;
 
@@ -65,6 +66,20 @@ pub fn accelerator_list() -> String {
         names(false),
         names(true)
     )
+}
+
+/// The example's program, which cargo builds with the tests.
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let path = profile.join("examples").join(file);
+    assert!(
+        path.exists(),
+        "`{}` is not there; build it with `cargo build --example {name}`",
+        path.display()
+    );
+    path
 }
 
 /// Two weights, each a tensor of its own; the loss is the mean of ga·a + gb·b over tokens, so the

@@ -2,7 +2,7 @@
 //! and the layers of the configuration.
 
 use super::*;
-use crate::support::accelerator_list;
+use crate::support::{accelerator_list, example};
 use std::process::Command;
 
 /// What a process did.
@@ -30,20 +30,6 @@ fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
     };
     assert!(!ran.stderr.contains("panicked at"), "{}", ran.stderr);
     ran
-}
-
-/// The example's program, which cargo builds with the tests.
-fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(Path::parent).unwrap();
-    let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    let path = profile.join("examples").join(file);
-    assert!(
-        path.exists(),
-        "`{}` is not there; build it with `cargo build --example {name}`",
-        path.display()
-    );
-    path
 }
 
 /// The settings that a run with these arguments and variables would have.

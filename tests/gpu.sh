@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Checks CUDA against the CPU on a machine with an NVIDIA GPU, with programs built elsewhere.
+#
+#   tests/gpu.sh build    here, without a GPU: builds and strips the programs into target/gpu
+#   tests/gpu.sh run      there, beside the repository's files: runs them; needs no Rust
+#
+# `run` does what a GPU is for: doctor (its largest error against the CPU in 64 bits is judged), the
+# behaviour tests of the `cuda` accelerator, and a short MNIST with its accuracy.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+programs=target/gpu
+features="flex ndarray fusion autotune progress yaml burn-train cuda"
+
+build() {
+    cargo build --locked --release --no-default-features --features "$features" \
+        --bin firebox --example mnist
+    local test
+    test=$(cargo test --locked --release --no-default-features --features "$features" --no-run \
+        --test it 2>&1 | tee /dev/stderr | sed -n 's/.*Executable.*(\(.*\))/\1/p')
+    rm -rf "$programs" && mkdir -p "$programs"
+    strip -o "$programs/firebox" target/release/firebox
+    strip -o "$programs/mnist" target/release/examples/mnist
+    strip -o "$programs/it" "$test"
+    du -ch "$programs"/*
+}
+
+run() {
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+    echo "==> doctor"
+    "$programs/firebox" doctor
+    echo "==> behaviour tests on cuda"
+    "$programs/it" cuda:: --test-threads 4
+    echo "==> MNIST on cuda"
+    local runs
+    runs=$(mktemp -d)
+    "$programs/mnist" --accelerator cuda --max-epochs 1 --progress off --json --run-dir "$runs" | tail -n 1
+}
+
+case "${1:-}" in
+    build) build ;;
+    run) run ;;
+    *) echo "usage: tests/gpu.sh build|run" >&2; exit 2 ;;
+esac
