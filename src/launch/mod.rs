@@ -11,7 +11,7 @@ use crate::panics;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use choice::{Choice, choose};
-use firebox_backend::Accelerator;
+use firebox_backend::{Accelerator, DeviceStats, Unavailable};
 use std::process::ExitCode;
 
 /// A program that trains: generic once, called with the backend of the accelerator that is there.
@@ -62,6 +62,8 @@ pub struct Launch<B: AutodiffBackend> {
     accelerator: &'static str,
     devices: Vec<B::Device>,
     first: B::Device,
+    ids: Vec<usize>,
+    stats: fn(usize) -> Result<DeviceStats, Unavailable>,
 }
 
 impl<B: AutodiffBackend> Launch<B> {
@@ -76,6 +78,15 @@ impl<B: AutodiffBackend> Launch<B> {
     /// The accelerator's name, for example `flex`.
     pub fn accelerator(&self) -> &'static str {
         self.accelerator
+    }
+    /// How busy each chosen device is now: memory used and free, and the share of time at work.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where the platform tells nothing, as by wgpu.
+    pub fn device_stats(&self) -> Result<Vec<DeviceStats>> {
+        let stats = self.ids.iter().map(|id| (self.stats)(*id));
+        let stats = stats.collect::<Result<_, _>>();
+        stats.map_err(|why| Error::new(ErrorKind::Unavailable, why.to_string()))
     }
     /// The settings.
     pub fn config(&self) -> &TrainerConfig {
@@ -152,6 +163,8 @@ fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
         accelerator: A::NAME,
         devices,
         first,
+        ids: ids.to_vec(),
+        stats: A::stats,
     };
     panics::catch(ErrorKind::User, || recipe.run::<A::Backend>(launch))
 }

@@ -16,7 +16,25 @@ pub(crate) trait Machine {
     fn has_loader(&self) -> bool;
 
     /// The adapters, in the system's order.
-    fn adapters(&self) -> Vec<AdapterInfo>;
+    fn adapters(&self) -> Vec<Adapter>;
+}
+
+/// An adapter as its driver describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Adapter {
+    name: String,
+    device_type: wgpu::DeviceType,
+    driver: String,
+}
+
+impl From<AdapterInfo> for Adapter {
+    fn from(info: AdapterInfo) -> Self {
+        Self {
+            name: info.name,
+            device_type: info.device_type,
+            driver: format!("{} {}", info.driver, info.driver_info),
+        }
+    }
 }
 
 /// An adapter, and Burn's device for it.
@@ -91,7 +109,7 @@ fn rank(ty: wgpu::DeviceType) -> u8 {
     }
 }
 
-fn info(id: usize, adapter: AdapterInfo) -> DeviceInfo {
+fn info(id: usize, adapter: Adapter) -> DeviceInfo {
     let device_type = match adapter.device_type {
         wgpu::DeviceType::DiscreteGpu => DeviceType::DiscreteGpu,
         wgpu::DeviceType::IntegratedGpu => DeviceType::IntegratedGpu,
@@ -99,10 +117,9 @@ fn info(id: usize, adapter: AdapterInfo) -> DeviceInfo {
         wgpu::DeviceType::Other => DeviceType::OtherGpu,
         wgpu::DeviceType::Cpu => DeviceType::SoftwareGpu,
     };
-    let driver = format!("{} {}", adapter.driver, adapter.driver_info);
     DeviceInfo::new(id, adapter.name, device_type)
-        .with_driver(driver.trim())
-        .with_api(format!("{:?}", adapter.backend))
+        .with_driver(adapter.driver.trim())
+        .with_api(format!("{API:?}"))
 }
 
 #[cfg(test)]
@@ -120,14 +137,13 @@ mod tests {
         fn has_loader(&self) -> bool {
             self.loader
         }
-        fn adapters(&self) -> Vec<AdapterInfo> {
-            let info = |(name, ty): &(&str, _)| {
-                let mut info = AdapterInfo::new(*ty, API);
-                info.name = (*name).into();
-                info.driver = "fake".into();
-                info
+        fn adapters(&self) -> Vec<Adapter> {
+            let adapter = |(name, device_type): &(&str, _)| Adapter {
+                name: (*name).into(),
+                device_type: *device_type,
+                driver: "fake".into(),
             };
-            self.adapters.iter().map(info).collect()
+            self.adapters.iter().map(adapter).collect()
         }
     }
 

@@ -64,12 +64,12 @@ impl adapter::Machine for Here {
         loader::is_there()
     }
 
-    fn adapters(&self) -> Vec<wgpu::AdapterInfo> {
+    fn adapters(&self) -> Vec<adapter::Adapter> {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: adapter::API.into(),
             ..wgpu::InstanceDescriptor::new_without_display_handle()
         });
         let adapters = pollster::block_on(instance.enumerate_adapters(adapter::API.into()));
-        adapters.iter().map(wgpu::Adapter::get_info).collect()
+        adapters.iter().map(|a| a.get_info().into()).collect()
     }
 }
