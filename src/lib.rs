@@ -94,6 +94,7 @@ pub use data::DataModule;
 pub use doctor::{doctor, verify_on_all_backends};
 pub use error::{Context, Error, ErrorKind, Result};
 pub use fabric::Fabric;
+pub use firebox_backend as backend;
 pub use launch::{Launch, Recipe, launch, try_launch};
 pub use loops::fit::StopReason;
 pub use module::{EvalModule, Loss, PredictModule, StepContext, TrainModule};

@@ -107,7 +107,7 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The kind of hardware: `auto`, or the name of an accelerator such as `cpu` or `flex`
+    /// The kind of hardware: `auto`, `cpu`, `gpu`, or the name of an accelerator such as `cuda`
     ///
     /// Whether the name exists is judged when the run is launched.
     accelerator: AcceleratorName = AcceleratorName::auto(), with_accelerator(impl Into<AcceleratorName>);

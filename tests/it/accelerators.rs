@@ -2,6 +2,7 @@
 
 use crate::support::example;
 use firebox::doctor::Report;
+use firebox::prelude::*;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -21,16 +22,6 @@ fn train_on(accelerator: &str, variables: &[(&str, &Path)]) -> Output {
     let stderr = text(&output.stderr);
     assert!(!stderr.contains("panicked at"), "{stderr}");
     output
-}
-
-/// The run ends with 1 and one line that contains `reason`.
-#[track_caller]
-fn assert_unavailable(output: &Output, accelerator: &str, reason: &str) {
-    let stderr = text(&output.stderr);
-    let start = format!("error: accelerator `{accelerator}` is not available: ");
-    assert!(stderr.starts_with(&start), "{stderr}");
-    assert!(stderr.contains(reason), "{stderr}");
-    assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1));
 }
 
 #[test]
@@ -57,6 +48,27 @@ fn the_doctor_finds_every_backend_right() {
     for missing in ["cuda", "rocm", "wgpu", "flex", "ndarray"] {
         assert!(stdout.contains(missing), "{stdout}");
     }
+}
+
+/// Asks how busy its devices are.
+struct AskStats(TrainerConfig);
+
+impl Recipe for AskStats {
+    fn config(&self) -> &TrainerConfig {
+        &self.0
+    }
+    fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+        let stats = cx.device_stats()?;
+        let used = stats[0].memory_used.unwrap();
+        assert!((stats.len(), used > 1 << 20) == (1, true), "{stats:?}");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_recipe_can_ask_how_busy_its_devices_are() {
+    let config = TrainerConfig::new().with_accelerator("cpu");
+    firebox::try_launch(AskStats(config)).unwrap();
 }
 
 #[test]
@@ -124,6 +136,16 @@ mod faked_cuda {
     const COMPILER: &str =
         "int nvrtcVersion(int *major, int *minor) { *major = 12; *minor = MINOR; return 0; }";
 
+    /// The run ends with 1 and one line that contains `reason`.
+    #[track_caller]
+    fn assert_unavailable(output: &Output, reason: &str) {
+        let stderr = text(&output.stderr);
+        let start = "error: accelerator `cuda` is not available: ";
+        assert!(stderr.starts_with(start), "{stderr}");
+        assert!(stderr.contains(reason), "{stderr}");
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1));
+    }
+
     /// Builds a library into the folder; whether that worked.
     fn build(folder: &TempDir, name: &str, source: &str, define: &str) -> bool {
         let file = folder.path().join(format!("{name}.c"));
@@ -173,7 +195,7 @@ mod faked_cuda {
         ];
         for (devices, nvrtc_minor, reason) in cases {
             if let Some(output) = run(devices, nvrtc_minor) {
-                assert_unavailable(&output, "cuda", reason);
+                assert_unavailable(&output, reason);
             }
         }
     }
@@ -183,6 +205,6 @@ mod faked_cuda {
         if Command::new("nvidia-smi").output().is_ok() {
             return eprintln!("skipped: this machine has NVIDIA's driver");
         }
-        assert_unavailable(&train_on("cuda", &[]), "cuda", "libcuda, does not load");
+        assert_unavailable(&train_on("cuda", &[]), "libcuda, does not load");
     }
 }

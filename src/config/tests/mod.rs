@@ -382,7 +382,7 @@ fn help_shows_every_setting_once() {
           --print-config
               Print the settings as TOML, merged from files, environment and flags, and exit
           --accelerator <NAME>
-              The kind of hardware: `auto`, or the name of an accelerator such as `cpu` or `flex` [env: FIREBOX_ACCELERATOR] [default: auto]
+              The kind of hardware: `auto`, `cpu`, `gpu`, or the name of an accelerator such as `cuda` [env: FIREBOX_ACCELERATOR] [default: auto]
           --devices <DEVICES>
               Which devices: `auto`, `all`, how many (`2`), or which (`0,2`; one alone is `0,`) [env: FIREBOX_DEVICES] [default: auto]
           --precision <PRECISION>
