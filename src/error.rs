@@ -48,6 +48,8 @@ pub enum ErrorKind {
     Backend,
     /// The user's own code failed: a step, a hook, a callback.
     User,
+    /// A signal asked the process to end.
+    Interrupted,
 }
 
 impl Error {

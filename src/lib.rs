@@ -12,6 +12,7 @@
 //! | [`metric`] | metrics whose state merges |
 //! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
 //! | [`mod@launch`] | [`Recipe`]: from `main` to the accelerator that is there |
+//! | [`signals`] | Ctrl-C and SIGTERM |
 //! | [`trainer`] | [`Trainer`]: fit, validate, test, predict |
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
@@ -35,6 +36,7 @@ pub mod config;
 pub mod error;
 mod panics;
 mod parameters;
+pub mod signals;
 mod table;
 
 pub mod metric;

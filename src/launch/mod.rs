@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::module::TrainModule;
 use crate::panics;
+use crate::signals;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use choice::{Choice, choose};
@@ -104,13 +105,23 @@ impl<B: AutodiffBackend> Launch<B> {
 
 /// Runs a recipe on the accelerator its settings name, prints an error if there is one, and gives
 /// the process's exit code: 0, 1 for an error, 2 for a wrong setting.
+///
+/// At Ctrl-C or SIGTERM the run finishes its step, saves a checkpoint and ends, and the exit code is
+/// 130 or 143; a second signal ends the process at once. Checkpoints on disk stay whole.
 pub fn launch(recipe: impl Recipe) -> ExitCode {
-    match try_launch(recipe) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(error.exit_code())
+    let done = signals::install().and_then(|()| try_launch(recipe));
+    let signal = signals::received();
+    match &done {
+        Err(error) if error.kind() != ErrorKind::Interrupted => eprintln!("error: {error}"),
+        _ => {}
+    }
+    match (signal, done) {
+        (Some(signal), _) => {
+            eprintln!("{signal}");
+            ExitCode::from(signal.exit_code())
         }
+        (None, Err(error)) => ExitCode::from(error.exit_code()),
+        (None, Ok(())) => ExitCode::SUCCESS,
     }
 }
 

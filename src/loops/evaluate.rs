@@ -9,6 +9,7 @@ use crate::module::{EvalModule, PredictModule, StepContext, TrainModule};
 use crate::optim::OptimizerSet;
 use crate::panics;
 use crate::progress::Stage;
+use crate::signals;
 use burn::tensor::backend::AutodiffBackend;
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
@@ -108,6 +109,7 @@ fn pass<M: TrainModule, I: Send + 'static, T>(
         .seed(run.config.seed)
         .limit(limit);
     for batch in loader.iter(spec)? {
+        signals::check()?;
         let Batch {
             value,
             samples,

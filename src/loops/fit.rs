@@ -13,6 +13,7 @@ use crate::module::{LossValue, StepContext, TrainModule};
 use crate::optim::StepOutcome;
 use crate::panics;
 use crate::progress::Stage;
+use crate::signals::{self, Signal};
 use burn::tensor::backend::AutodiffBackend;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub enum StopReason {
     NoTrainBatches,
     /// A callback asked for it, for this reason.
     Requested(String),
+    /// A signal asked the process to end.
+    Signal(Signal),
 }
 
 impl fmt::Display for StopReason {
@@ -41,6 +44,7 @@ impl fmt::Display for StopReason {
             Self::MaxTime => "the time is up",
             Self::NoTrainBatches => "`limit_train_batches` is 0",
             Self::Requested(reason) => reason,
+            Self::Signal(signal) => return signal.fmt(f),
         })
     }
 }
@@ -382,6 +386,10 @@ fn validate<M: TrainModule>(
 
 /// Why the epoch ends after this batch, if so.
 fn cut_reason<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopReason> {
+    // No minimum holds up a process that has been told to end.
+    if let Some(signal) = signals::received() {
+        return Some(StopReason::Signal(signal));
+    }
     let steps = run.progress.global_step;
     if run.config.max_steps.is_some_and(|max| steps >= max) {
         return Some(StopReason::MaxSteps);

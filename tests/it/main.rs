@@ -20,6 +20,8 @@ mod compile_messages;
 mod hooks;
 mod limits;
 mod mnist;
+#[cfg(unix)]
+mod signals;
 mod stopping;
 mod tidy;
 mod wrong_use;

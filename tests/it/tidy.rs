@@ -16,7 +16,14 @@ const LAYERS: &[&[&str]] = &[
     // A model names its optimizers, and optimizers name the model they step: one layer of two.
     &["module", "optim"],
     &["metric"],
-    &["accelerators", "config", "panics", "parameters", "table"],
+    &[
+        "accelerators",
+        "config",
+        "panics",
+        "parameters",
+        "signals",
+        "table",
+    ],
     &["error", "progress"],
 ];
 
