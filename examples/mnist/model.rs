@@ -31,7 +31,7 @@ impl<B: Backend> ConvNet<B> {
         }
     }
 
-    /// Images [batch, 28, 28] to logits [batch, 10].
+    /// Images `[batch, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<B, 3>) -> Tensor<B, 2> {
         let [batch, height, width] = images.dims();
         let x = images.reshape([batch, 1, height, width]);

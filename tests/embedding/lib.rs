@@ -11,7 +11,7 @@ pub mod model;
 /// A picture with a bright row, and which row that is.
 pub type Item = usize;
 
-/// Pictures [batch, 28, 28] and their classes [batch].
+/// Pictures `[batch, 28, 28]` and their classes `[batch]`.
 pub type Pictures<B> = (Tensor<B, 3>, Tensor<B, 1, Int>);
 
 /// Sixteen pictures of four classes.
