@@ -42,3 +42,17 @@ impl Accelerator for Cuda {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_gpu_says_so() {
+        match Cuda::probe() {
+            Err(why) => assert!(!why.to_string().is_empty()),
+            Ok(devices) => assert!(!devices.is_empty()),
+        }
+        assert!(Cuda::stats(10_000).is_err());
+    }
+}

@@ -31,3 +31,17 @@ impl Accelerator for Rocm {
         driver::stats(id).map_err(Unavailable::new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_rocm_says_so() {
+        match Rocm::probe() {
+            Err(why) => assert!(why.to_string().contains("ROCm"), "{why}"),
+            Ok(devices) => assert!(!devices.is_empty()),
+        }
+        assert!(Rocm::stats(10_000).is_err());
+    }
+}
