@@ -119,7 +119,7 @@ fn vulkan_without_a_driver() {
 
 /// NVIDIA's libraries, faked: real libraries with the functions that the probe calls.
 #[cfg(all(feature = "cuda", target_os = "linux"))]
-mod faked_cuda {
+mod faked_libraries {
     use super::*;
     use tempfile::TempDir;
 
