@@ -33,12 +33,7 @@ use std::fmt;
 /// # Errors
 /// The reference cannot be computed.
 pub fn doctor() -> Result<Report> {
-    doctor_with(
-        |accelerator| match accelerator == firebox_ndarray::NdArray::NAME {
-            true => None,
-            false => Some(measure_self_test(accelerator)),
-        },
-    )
+    doctor_with(|name| (name != firebox_ndarray::NdArray::NAME).then(|| measure_self_test(name)))
 }
 
 /// [`doctor`], with the self-test run by `measure`, for example in a process of its own.

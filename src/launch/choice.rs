@@ -91,16 +91,19 @@ fn usable(candidate: &Compiled, by_name: bool) -> Result<Vec<DeviceInfo>, String
 }
 
 fn none_available(name: &str, passed_over: &[PassedOver], compiled: &[Compiled]) -> Error {
-    let what = match passed_over {
-        [(only, why)] if *only == name => format!("accelerator `{name}` is not available: {why}"),
+    let why = match passed_over {
+        [(only, why)] if *only == name => why.clone(),
         whys => {
             let whys: Vec<_> = whys.iter().map(|(n, why)| format!("{n}: {why}")).collect();
-            format!("accelerator `{name}` is not available: {}", whys.join("; "))
+            whys.join("; ")
         }
     };
     Error::new(
         ErrorKind::Unavailable,
-        format!("{what}; {}", list(compiled)),
+        format!(
+            "accelerator `{name}` is not available: {why}; {}",
+            list(compiled)
+        ),
     )
 }
 

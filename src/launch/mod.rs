@@ -111,9 +111,10 @@ impl<B: AutodiffBackend> Launch<B> {
 pub fn launch(recipe: impl Recipe) -> ExitCode {
     let done = signals::install().and_then(|()| try_launch(recipe));
     let signal = signals::received();
-    match &done {
-        Err(error) if error.kind() != ErrorKind::Interrupted => eprintln!("error: {error}"),
-        _ => {}
+    if let Err(error) = &done
+        && error.kind() != ErrorKind::Interrupted
+    {
+        eprintln!("error: {error}");
     }
     match (signal, done) {
         (Some(signal), _) => {
