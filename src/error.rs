@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Data,
     /// The file system refused something.
     Io,
+    /// A file is not what was written: cut short, changed, or of another kind.
+    Corrupt,
     /// A loss, gradient or parameter is NaN or infinite.
     NonFinite,
     /// The backend reported an error while it computed.

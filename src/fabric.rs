@@ -4,12 +4,17 @@
 use crate::config::{GradientClip, TrainerConfig};
 use crate::data::{EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exact::Exact;
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
 use crate::optim::{
     Checked, Gradients, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
 };
 use crate::panics;
+use burn::module::ParamId;
+use burn::tensor::TensorData;
 use burn::tensor::backend::AutodiffBackend;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
 ///
@@ -244,6 +249,16 @@ pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
         .map_err(|e| e.context("configure_optimizers"))
 }
 
+/// How much the gradients of an unfinished group weigh.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupWeight {
+    first: Option<Exact>,
+    sum: Exact,
+}
+
+/// Gradients in the host's memory.
+pub(crate) type GradientData = HashMap<ParamId, TensorData>;
+
 /// A model in training, with its optimizers and the gradients of the step being built.
 pub struct TrainState<M: TrainModule> {
     /// Absent only after an optimizer has panicked with it.
@@ -284,6 +299,33 @@ impl<M: TrainModule> TrainState<M> {
     pub fn into_model(self) -> Result<M> {
         self.model
             .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
+    }
+
+    /// The gradients of the step being built, read from the device, and how much they weigh; `None`
+    /// between two steps.
+    pub(crate) fn read_gradients(&mut self) -> Result<Option<(GroupWeight, GradientData)>> {
+        let Some(gradients) = self.gradients.take() else {
+            return Ok(None);
+        };
+        let (gradients, data) = gradients.read(self.present()?)?;
+        self.gradients = Some(gradients);
+        let weight = GroupWeight {
+            first: self.first_weight.map(Exact),
+            sum: Exact(self.weight),
+        };
+        Ok(Some((weight, data)))
+    }
+
+    /// Goes on with what [`read_gradients`](Self::read_gradients) gave.
+    pub(crate) fn write_gradients(
+        &mut self,
+        weight: GroupWeight,
+        data: GradientData,
+    ) -> Result<()> {
+        self.gradients = Some(Gradients::written(self.present()?, data)?);
+        self.first_weight = weight.first.map(|Exact(first)| first);
+        self.weight = weight.sum.0;
+        Ok(())
     }
 
     /// Each parameter group's name and the learning rate of its last step.

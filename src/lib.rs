@@ -34,6 +34,8 @@
 mod accelerators;
 pub mod config;
 pub mod error;
+mod exact;
+mod mode;
 mod panics;
 mod parameters;
 pub mod signals;

@@ -83,6 +83,21 @@ pub trait TrainModule:
     /// Whatever went wrong; nothing has been trained yet.
     fn configure_optimizers(&self) -> Result<Optimizers<Self>>;
 
+    /// What a checkpoint keeps of this model beside its parameters: fields that are no tensors, such
+    /// as a vocabulary or a counter.
+    fn save_state(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Puts back what [`save_state`](Self::save_state) gave, when a run is resumed.
+    ///
+    /// # Errors
+    /// A state that is not of this model.
+    fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
+        let _ = state;
+        Ok(())
+    }
+
     /// A whole training step by hand, for models that need several optimizers in turn (GANs).
     ///
     /// Called instead of [`training_step`](Self::training_step) when

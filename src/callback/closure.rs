@@ -20,6 +20,7 @@ pub enum Hook {
     EvalStart,
     EvalBatchEnd,
     EvalEnd,
+    Stop,
     FitEnd,
 }
 
@@ -71,6 +72,7 @@ impl<M: TrainModule, F: FnMut(&mut RunContext<'_, M>) -> Result<()>> Callback<M>
         on_eval_start => EvalStart,
         on_eval_batch_end => EvalBatchEnd,
         on_eval_end => EvalEnd,
+        on_stop => Stop,
         on_fit_end => FitEnd,
     }
 }

@@ -7,7 +7,7 @@ mod learning_rate;
 mod progress;
 mod summary;
 
-pub use checkpoint::ModelCheckpoint;
+pub use checkpoint::{ModelCheckpoint, SaveLast};
 pub use closure::{Closure, Hook};
 pub use early_stopping::EarlyStopping;
 pub use learning_rate::LearningRateMonitor;
@@ -21,6 +21,7 @@ use crate::module::{TrainModule, short_type_name};
 use crate::optim::{OptimizerSet, StepOutcome};
 use crate::progress::{Progress, Stage};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Code that runs at fixed points of a run. Every hook does nothing unless you write it.
 ///
@@ -94,6 +95,13 @@ pub trait Callback<M: TrainModule> {
         let _ = cx;
         Ok(())
     }
+    /// When the run ends inside an epoch: at a limit of steps or time, at a callback's request, or at
+    /// a signal. What is saved here goes on with the epoch's next batch. The hooks of the epoch's end
+    /// follow, with the values of what there was of it.
+    fn on_stop(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let _ = cx;
+        Ok(())
+    }
     /// When the run fails. The error is returned to the caller in any case.
     fn on_exception(&mut self, cx: &mut RunContext<'_, M>, error: &Error) -> Result<()> {
         let _ = (cx, error);
@@ -113,7 +121,11 @@ pub trait Callback<M: TrainModule> {
     fn save_state(&self) -> serde_json::Value {
         serde_json::Value::Null
     }
-    /// Puts back what [`save_state`](Self::save_state) gave.
+    /// Puts back what [`save_state`](Self::save_state) gave, when a run is resumed; before
+    /// [`on_fit_start`](Self::on_fit_start).
+    ///
+    /// # Errors
+    /// A state that is not of this callback.
     fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
         let _ = state;
         Ok(())
@@ -128,6 +140,16 @@ pub trait Callback<M: TrainModule> {
     }
     /// Whether this callback writes checkpoints; if none does, the trainer adds one that does.
     fn writes_checkpoints(&self) -> bool {
+        false
+    }
+    /// The folder of this callback's checkpoints, if it is not the run's own. Runs to resume are
+    /// looked for there, too.
+    fn checkpoint_dir(&self) -> Option<&Path> {
+        None
+    }
+    /// Whether the model is to have the weights of [`best_checkpoint`](Self::best_checkpoint) when
+    /// `fit` ends.
+    fn restores_best(&self) -> bool {
         false
     }
 }
@@ -157,6 +179,8 @@ pub(crate) struct RunView<'a> {
     pub(crate) validates: bool,
     pub(crate) validated: bool,
     pub(crate) last_epoch: Option<u64>,
+    pub(crate) elapsed: Duration,
+    pub(crate) resumed_from: Option<&'a Path>,
 }
 
 /// The batch that a batch hook is about.
@@ -233,6 +257,14 @@ impl<M: TrainModule> RunContext<'_, M> {
         Err(Error::config(format!("{who} watches `{monitor}`, {why}")))
     }
 
+    /// How long the run has trained, together with what it had before it was resumed.
+    pub fn elapsed(&self) -> Duration {
+        self.view.elapsed
+    }
+    /// The checkpoint that the run went on from, if it was resumed.
+    pub fn resumed_from(&self) -> Option<&Path> {
+        self.view.resumed_from
+    }
     /// The epochs this run is to have, if there is a limit.
     pub fn max_epochs(&self) -> Option<u64> {
         self.view.last_epoch
@@ -263,9 +295,14 @@ impl<M: TrainModule> RunContext<'_, M> {
     pub fn log(&mut self, name: impl Into<String>, value: f64) {
         self.requests.logged.push((name.into(), value));
     }
-    /// Asks for a checkpoint in this new folder. It is complete once the hooks have run.
+    /// Asks for a checkpoint in this new folder. It is written before the next batch, when the hooks
+    /// and the validation of this one are done; at the end of an epoch, when the epoch is closed.
     pub fn save_checkpoint(&mut self, path: impl Into<PathBuf>) {
         self.requests.saves.push(path.into());
+    }
+    /// Asks for another name for a checkpoint, once it is written.
+    pub(crate) fn alias_checkpoint(&mut self, alias: Alias) {
+        self.requests.aliases.push(alias);
     }
     /// Asks to remove a checkpoint of this run, after all saves have succeeded.
     pub fn remove_checkpoint(&mut self, path: impl Into<PathBuf>) {
@@ -280,5 +317,31 @@ pub(crate) struct Requests {
     pub(crate) stops: Vec<(usize, String)>,
     pub(crate) logged: Vec<(String, f64)>,
     pub(crate) saves: Vec<PathBuf>,
+    pub(crate) aliases: Vec<Alias>,
     pub(crate) removes: Vec<PathBuf>,
+}
+
+/// Another name for a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Alias {
+    pub(crate) name: PathBuf,
+    pub(crate) of: PathBuf,
+    /// Whether the files are copied rather than linked.
+    pub(crate) copies: bool,
+}
+
+/// One name for a path, however it was written.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Where a checkpoint is now that its run is resumed from `resumed_from`: beside that one, if the
+/// run's folder was moved.
+pub(crate) fn moved(path: &Path, resumed_from: &Path) -> PathBuf {
+    let beside = resumed_from.parent().zip(path.file_name());
+    let beside = beside.map(|(folder, name)| folder.join(name));
+    match beside.filter(|beside| beside.exists() || !path.exists()) {
+        Some(beside) => beside,
+        None => path.to_path_buf(),
+    }
 }

@@ -1,130 +1,390 @@
-//! Checkpoints: what is saved, and where.
+//! Checkpoints: what is saved of a run, where, and how it is read back.
 //!
-//! A checkpoint is a folder: `model.mpk` (the parameters, in full precision), `optimizer-N.bin`
-//! for each parameter group, and `state.json` (counters and callback states). It is written under
-//! another name first and renamed when it is complete, so a folder with its own name is whole.
+//! A checkpoint is a folder:
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `manifest.json` | format, versions, epoch and step, and every other file's length and checksum |
+//! | `model.safetensors` | the parameters by path, in their own precision, for any tool that reads safetensors |
+//! | `optimizer-N.cbor` | what the optimizer of each parameter group keeps (moments) |
+//! | `gradients.safetensors` | in the middle of an accumulation group: the gradients so far |
+//! | `state.json` | counters, schedules, position in the data, unfinished metrics, callbacks, loggers, settings, hyper-parameters, and your own state |
+//!
+//! It appears complete or not at all, whenever the process or the machine stops; what was damaged
+//! later is found by its checksum. A run goes on from it as if it had never stopped: with
+//! [`resume`](crate::TrainerConfig::resume) in the settings, or `--resume last` on the command line.
+//!
+//! Reading one runs no code, and what does not fit is an error. A checkpoint made on one backend is
+//! read on any other.
 
+mod find;
+mod folder;
+mod state;
+mod tensors;
+mod weights;
+mod writer;
+
+pub use find::{Found, list};
+pub use folder::{FileEntry, Manifest};
+pub use weights::{LoadReport, Mismatch, Weights};
+
+pub(crate) use folder::{Files, remove_leftovers};
+pub(crate) use state::{Part, Position, Records, RunState};
+pub(crate) use writer::{Job, Writer};
+
+use crate::callback::moved;
+use crate::config::TrainerConfig;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::TrainState;
+use crate::fabric::{Fabric, GroupWeight, TrainState};
+use crate::metric::Metrics;
 use crate::module::TrainModule;
-use crate::parameters::{Parameter, parameters};
+use crate::optim::Optimizers;
+use crate::panics;
+use crate::parameters::parameters;
 use crate::progress::Progress;
 use burn::module::Module;
-use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::backend::Backend;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::Path;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use tensors::Tensors;
 
-type ModelRecorder = NamedMpkBytesRecorder<FullPrecisionSettings>;
+const MODEL: &str = "model.safetensors";
+const GRADIENTS: &str = "gradients.safetensors";
+const STATE: &str = "state.json";
 
-const MODEL: &str = "model.mpk";
+/// The other name of the newest checkpoint in a folder.
+pub(crate) const LAST: &str = "last";
+
+/// The Burn that this firebox is built with.
+pub(crate) const BURN_VERSION: &str = "0.21.0";
+
+fn optimizer_file(index: usize) -> String {
+    format!("optimizer-{index}.cbor")
+}
+
+/// A checkpoint, read and checked.
+///
+/// ```
+/// # use firebox::testing::{Line, Cpu, line_data};
+/// use firebox::checkpoint::Checkpoint;
+/// use firebox::data::Loaders;
+/// use firebox::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let runs = tempfile::tempdir().unwrap();
+/// let config = TrainerConfig::new().with_max_epochs(2).with_run_dir(runs.path());
+/// let device = Default::default();
+/// let mut data = Loaders::new(line_data().batch_size(8));
+/// let outcome = Trainer::new(config, device).fit(Line::<Cpu>::new(&device), &mut data)?;
+///
+/// let checkpoint = Checkpoint::open(outcome.last_checkpoint.unwrap())?;
+/// assert_eq!(checkpoint.progress().global_step, 8);
+/// let model = checkpoint.load_model(Line::<Cpu>::new(&device))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    path: PathBuf,
+    files: Files,
+    state: RunState,
+}
+
+impl Checkpoint {
+    /// Reads a checkpoint's folder and checks every file of it.
+    ///
+    /// # Errors
+    /// No checkpoint there; a damaged one ([`ErrorKind::Corrupt`]), with the file at fault; or one
+    /// of a newer format.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::from_files(path, Files::read(path)?)
+    }
+
+    /// The checkpoint of these files. `path` is for messages.
+    fn from_files(path: &Path, files: Files) -> Result<Self> {
+        let damaged = |what: &str| folder::corrupt(path, what);
+        let text = files.contents.get(STATE);
+        let text = text.ok_or_else(|| damaged("`state.json` is missing"))?;
+        let state: RunState = serde_json::from_slice(text)
+            .map_err(|e| damaged("`state.json` cannot be read").with_source(e))?;
+        if files.step != state.progress.global_step {
+            return Err(damaged("its files are of different steps"));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            files,
+            state,
+        })
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How far the run was.
+    pub fn progress(&self) -> &Progress {
+        &self.state.progress
+    }
+
+    /// The latest value of every logged name.
+    pub fn metrics(&self) -> &Metrics {
+        &self.state.metrics
+    }
+
+    /// The settings of the run.
+    ///
+    /// # Errors
+    /// A setting that this version does not have.
+    pub fn config(&self) -> Result<TrainerConfig> {
+        TrainerConfig::from_toml_str(&self.state.config)
+            .map_err(|e| e.context(format!("the settings in `{}`", self.path.display())))
+    }
+
+    /// The hyper-parameters that the [`Trainer`](crate::Trainer) was given.
+    ///
+    /// # Errors
+    /// There are none, or they are of another type.
+    pub fn hyper_parameters<H: DeserializeOwned>(&self) -> Result<H> {
+        let path = self.path.display();
+        if self.state.hyper_parameters.is_null() {
+            return Err(Error::config(format!(
+                "`{path}` has no hyper-parameters; give them to `Trainer::with_hyper_parameters`"
+            )));
+        }
+        H::deserialize(&self.state.hyper_parameters).map_err(|e| {
+            let what = format!("the hyper-parameters in `{path}` are not of this type");
+            Error::config(what).with_source(e)
+        })
+    }
+
+    /// The parameters, to be loaded into any model that has some of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`].
+    pub fn weights(&self) -> Result<Weights> {
+        Weights::of_checkpoint(&self.path, &self.files)
+    }
+
+    /// A model of the same architecture with the checkpoint's parameters.
+    ///
+    /// # Errors
+    /// A parameter that is not there, is of another shape, or is left over; each is named.
+    pub fn load_model<B: Backend, M: Module<B>>(&self, model: M) -> Result<M> {
+        let (model, _) = self.weights()?.load(model)?;
+        Ok(model)
+    }
+
+    /// A model in training, as it was: parameters, optimizers, schedules, and the gradients of the
+    /// step that was being built. For loops written by hand; [`Trainer`](crate::Trainer) resumes by
+    /// its settings.
+    ///
+    /// # Errors
+    /// Another model, other groups, optimizers or schedules.
+    pub fn restore<M: TrainModule>(
+        &self,
+        fabric: &Fabric<M::Backend>,
+        model: M,
+        optimizers: Optimizers<M>,
+    ) -> Result<TrainState<M>> {
+        let mut model = self.load_model(model)?;
+        panics::catch(ErrorKind::User, || model.load_state(&self.state.model))
+            .map_err(|e| e.context("load_state of the model"))?;
+        let mut state = fabric.setup_with(model, optimizers)?;
+        self.restore_optimizers(fabric, &mut state)?;
+        if let Some(weight) = self.state.gradients {
+            self.restore_gradients(weight, &mut state)?;
+        }
+        Ok(state)
+    }
+
+    fn restore_optimizers<M: TrainModule>(
+        &self,
+        fabric: &Fabric<M::Backend>,
+        state: &mut TrainState<M>,
+    ) -> Result<()> {
+        let saved = &self.state.optimizers;
+        let mut kept = Vec::new();
+        for (index, _) in saved.names().enumerate() {
+            let name = optimizer_file(index);
+            let bytes = self.file(&name)?;
+            let value = ciborium::from_reader(bytes).map_err(|e| {
+                folder::corrupt(&self.path, format!("`{name}` cannot be read")).with_source(e)
+            })?;
+            kept.push(value);
+        }
+        let model = state.present()?.clone();
+        state
+            .optimizers
+            .load(&model, saved, kept, fabric.device())
+            .map_err(|e| e.context(self.path.display()))
+    }
+
+    fn restore_gradients<M: TrainModule>(
+        &self,
+        weight: GroupWeight,
+        state: &mut TrainState<M>,
+    ) -> Result<()> {
+        let place = |e: Error| e.context(self.path.join(GRADIENTS).display());
+        let (mut tensors, _) = tensors::decode(self.file(GRADIENTS)?).map_err(place)?;
+        let parameters = parameters(state.present()?);
+        let of_ids = parameters
+            .into_iter()
+            .filter_map(|p| Some((p.id, tensors.remove(&p.path)?)));
+        let data: HashMap<_, _> = of_ids.collect();
+        state.write_gradients(weight, data).map_err(place)
+    }
+
+    fn file(&self, name: &str) -> Result<&[u8]> {
+        let content = self.files.contents.get(name).map(Vec::as_slice);
+        content.ok_or_else(|| folder::corrupt(&self.path, format!("`{name}` is missing")))
+    }
+
+    /// The best checkpoint of the run so far, if the run watched a value.
+    pub fn best(&self) -> Option<PathBuf> {
+        let best = self.state.records.best.as_ref()?;
+        Some(moved(best, &self.path))
+    }
+
+    pub(crate) fn state(&self) -> &RunState {
+        &self.state
+    }
+}
 
 /// Loads the parameters of a checkpoint into a model of the same architecture, on any backend.
 ///
 /// ```no_run
 /// # use firebox::testing::{Line, Cpu};
-/// let device = Default::default();
-/// let model = Line::<Cpu>::new(&device);
-/// let model = firebox::checkpoint::load_model("runs/version_0/checkpoints/epoch=2-step=237", model, &device)?;
+/// let model = Line::<Cpu>::new(&Default::default());
+/// let path = "runs/version_0/checkpoints/last";
+/// let model = firebox::checkpoint::load_model(path, model)?;
 /// # Ok::<(), firebox::Error>(())
 /// ```
 ///
 /// # Errors
-/// No checkpoint at this path, or one of another model.
-pub fn load_model<B: Backend, M: Module<B>>(
+/// No checkpoint at this path, a damaged one, or one of another model.
+pub fn load_model<B: Backend, M: Module<B>>(path: impl AsRef<Path>, model: M) -> Result<M> {
+    Checkpoint::open(path)?.load_model(model)
+}
+
+/// Builds a model from the hyper-parameters in a checkpoint, and loads its parameters.
+///
+/// ```no_run
+/// # use firebox::testing::{Line, Cpu};
+/// # #[derive(serde::Deserialize)] struct Config;
+/// # impl Config { fn init(&self, device: &<Cpu as burn::tensor::backend::BackendTypes>::Device) -> Line<Cpu> { Line::new(device) } }
+/// let device = Default::default();
+/// let path = "runs/version_0/checkpoints/last";
+/// let model = firebox::checkpoint::load_from_checkpoint(path, |config: Config| config.init(&device))?;
+/// # Ok::<(), firebox::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`load_model`], or no hyper-parameters, or those of another type.
+pub fn load_from_checkpoint<H: DeserializeOwned, B: Backend, M: Module<B>>(
     path: impl AsRef<Path>,
-    model: M,
-    device: &B::Device,
+    build: impl FnOnce(H) -> M,
 ) -> Result<M> {
-    let file = path.as_ref().join(MODEL);
-    let bytes = fs::read(&file).map_err(|e| Error::io("read", &file, e))?;
-    let record = Recorder::<B>::load(&ModelRecorder::default(), bytes, device).map_err(|e| {
-        let message = format!("`{}` does not fit this model", file.display());
-        Error::new(ErrorKind::Io, message).with_source(e)
-    })?;
-    // Burn itself takes whatever shape the record has.
-    let expected = parameters(&model);
-    let loaded = model.load_record(record);
-    let found = parameters(&loaded);
-    match expected
-        .iter()
-        .zip(&found)
-        .find(|(a, b)| a.shape != b.shape)
-    {
-        None => Ok(loaded),
-        Some((Parameter { path, shape, .. }, found)) => Err(Error::new(
-            ErrorKind::Io,
-            format!(
-                "`{}` does not fit this model: `{path}` has shape {:?} there and {shape:?} here",
-                file.display(),
-                found.shape
-            ),
-        )),
-    }
+    let checkpoint = Checkpoint::open(path)?;
+    let hyper_parameters = checkpoint.hyper_parameters()?;
+    let model = panics::catch(ErrorKind::User, || Ok(build(hyper_parameters)))?;
+    checkpoint.load_model(model)
 }
 
-/// Writes a checkpoint into a new folder.
-pub(crate) fn save<M: TrainModule>(
-    path: &Path,
-    state: &TrainState<M>,
+/// Saves a model in training into a new folder, for loops written by hand;
+/// [`Checkpoint::restore`] takes it up again.
+///
+/// ```
+/// # use firebox::testing::{Line, Cpu, line_data};
+/// use firebox::checkpoint::{self, Checkpoint};
+/// use firebox::prelude::*;
+/// use firebox::progress::Progress;
+///
+/// # fn main() -> Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let fabric = Fabric::new(Default::default());
+/// let mut state = fabric.setup(Line::<Cpu>::new(&Default::default()))?;
+/// let progress = Progress { epoch: 3, global_step: 12, ..Progress::default() };
+/// let path = dir.path().join("after-epoch-3");
+/// checkpoint::save(&path, &mut state, &progress)?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let model = Line::<Cpu>::new(&Default::default());
+/// let optimizers = model.configure_optimizers()?;
+/// let state = checkpoint.restore(&fabric, model, optimizers)?;
+/// assert_eq!(checkpoint.progress().epoch, 3);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The folder exists, or whatever the file system refuses; then nothing has changed.
+pub fn save<M: TrainModule>(
+    path: impl AsRef<Path>,
+    state: &mut TrainState<M>,
     progress: &Progress,
-    callbacks: Vec<serde_json::Value>,
 ) -> Result<()> {
-    let record = state.present()?.clone().into_record();
-    let model = Recorder::<M::Backend>::record(&ModelRecorder::default(), record, ())
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot encode the model").with_source(e))?;
-    let optimizers = state.optimizers.save_optimizers()?;
-    let names: Vec<_> = optimizers.iter().map(|(name, _)| name).collect();
-    let description = serde_json::json!({
-        "firebox": env!("CARGO_PKG_VERSION"),
-        "progress": progress,
-        "optimizers": names,
-        "callbacks": callbacks,
-    });
-    let mut files = vec![(MODEL.to_owned(), model)];
-    for (index, (_, state)) in optimizers.into_iter().enumerate() {
-        files.push((format!("optimizer-{index}.bin"), state));
+    let run = RunState {
+        progress: *progress,
+        config: TrainerConfig::default().to_toml()?,
+        ..RunState::default()
+    };
+    pack(state, run)?.write(path.as_ref())
+}
+
+/// Reads everything from the device into the files of a checkpoint.
+pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState) -> Result<Files> {
+    let gradients = state.read_gradients()?;
+    let model = state.present()?;
+    run.model = panics::catch(ErrorKind::User, || Ok(model.save_state()))
+        .map_err(|e| e.context("save_state of the model"))?;
+    run.optimizers = state.optimizers.save_state();
+    run.gradients = gradients.as_ref().map(|(weight, _)| *weight);
+
+    let mut files = Files {
+        epoch: run.progress.epoch,
+        step: run.progress.global_step,
+        ..Files::default()
+    };
+    // Running statistics are brought up to date by this, and by no visit.
+    let _ = model.valid();
+    let tensors = tensors::of_model(model)?;
+    files
+        .contents
+        .insert(MODEL.into(), tensors::encode(tensors)?);
+    let optimizers = state.optimizers.save_optimizers(model)?;
+    for (index, optimizer) in optimizers.iter().enumerate() {
+        let mut bytes = Vec::new();
+        ciborium::into_writer(optimizer, &mut bytes).map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot encode the optimizer's state").with_source(e)
+        })?;
+        files.contents.insert(optimizer_file(index), bytes);
     }
-    files.push(("state.json".into(), description.to_string().into_bytes()));
-    write_folder(path, &files)
-}
-
-/// Writes a folder that appears complete or not at all.
-fn write_folder(path: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = parent.join(format!(".{name}.tmp"));
-    let made = fs::create_dir_all(&temporary);
-    made.map_err(|e| Error::io("create", &temporary, e))?;
-    for (name, bytes) in files {
-        let file = temporary.join(name);
-        write_synced(&file, bytes).map_err(|e| Error::io("write", &file, e))?;
+    if let Some((_, mut data)) = gradients {
+        let of_paths = parameters(model)
+            .into_iter()
+            .filter_map(|p| Some((p.path, data.remove(&p.id)?)));
+        let tensors: Tensors = of_paths.collect();
+        files
+            .contents
+            .insert(GRADIENTS.into(), tensors::encode(tensors)?);
     }
-    fs::rename(&temporary, path).map_err(|e| Error::io("create", path, e))?;
-    sync_folder(parent).map_err(|e| Error::io("write", parent, e))
+    let state = serde_json::to_vec_pretty(&run)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot encode the run's state").with_source(e))?;
+    files.contents.insert(STATE.into(), state);
+    Ok(files)
 }
 
-/// A rename is on disk once the folder that holds it is.
-fn sync_folder(path: &Path) -> std::io::Result<()> {
-    // Elsewhere a folder cannot be opened as a file.
-    match cfg!(unix) {
-        true => File::open(path)?.sync_all(),
-        false => Ok(()),
-    }
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
 
-fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Removes a checkpoint that this run has written.
-pub(crate) fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        // Somebody else has tidied up.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(|e| Error::io("remove", path, e)),
+    #[test]
+    fn the_version_of_burn_is_the_one_that_is_pinned() {
+        let manifest = include_str!("../../Cargo.toml");
+        assert!(manifest.contains(&format!("burn = {{ version = \"={BURN_VERSION}\"")));
     }
 }

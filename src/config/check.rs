@@ -44,6 +44,7 @@ impl TrainerConfig {
             self.check_val_every_n_epoch == 0,
             self.log_every_n_steps == 0,
             self.accumulate_grad_batches == 0,
+            self.checkpoint_every_n_steps == Some(0),
         ];
         let is_zero = |setting: &Setting| {
             let counts = Setting::FROM_ONE.into_iter().zip(zeros);

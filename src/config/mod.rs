@@ -2,6 +2,7 @@
 //! environment and the command line.
 
 mod check;
+mod checkpoint;
 mod hardware;
 mod layers;
 mod limits;
@@ -11,6 +12,7 @@ mod time;
 mod value;
 mod various;
 
+pub use checkpoint::{Monitor, Resume, SaveTopK};
 pub use hardware::{AcceleratorName, Devices, Precision};
 pub use limits::{FastDevRun, Limit, SanitySteps, ValCheckInterval};
 pub use time::WallTime;
@@ -191,6 +193,27 @@ settings! {
 
     /// Write checkpoints
     checkpointing: bool = true, with_checkpointing(bool);
+
+    /// Also write a checkpoint every n optimizer steps
+    checkpoint_every_n_steps: Option<u64> = None, with_checkpoint_every_n_steps(impl Into<Option<u64>>);
+
+    /// Keep the best checkpoints by this logged value, smaller first; `max:val/acc` for larger first
+    ///
+    /// This and the settings beside it are for the checkpoints that every run writes; a program with a
+    /// `ModelCheckpoint` of its own may leave them open.
+    monitor: Option<Monitor> = None, with_monitor(impl Into<Option<Monitor>>);
+
+    /// Keep so many of the best checkpoints, beside the last; `all` (or -1) for every one; 1 unless set
+    save_top_k: Option<SaveTopK> = None, with_save_top_k(impl Into<Option<SaveTopK>>);
+
+    /// Write checkpoints to the disk while training goes on
+    checkpoint_in_background: bool = false, with_checkpoint_in_background(bool);
+
+    /// Go on from a checkpoint: `last`, `best`, or its path; with `last` and none there, start anew
+    resume: Option<Resume> = None, with_resume(impl Into<Option<Resume>>);
+
+    /// Refuse to resume inexactly: from an older checkpoint because the newest is damaged, or with another seed
+    resume_strict: bool = false, with_resume_strict(bool);
 
     /// The loggers, by name, with commas between them; `none` for none
     logger: LoggerNames = LoggerNames::from(["csv"]), with_logger(impl Into<LoggerNames>);

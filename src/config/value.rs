@@ -60,10 +60,11 @@ pub(super) struct Setting {
 
 impl Setting {
     /// The counts that divide something: 0 has no meaning for them.
-    pub const FROM_ONE: [&str; 3] = [
+    pub const FROM_ONE: [&str; 4] = [
         "check_val_every_n_epoch",
         "log_every_n_steps",
         "accumulate_grad_batches",
+        "checkpoint_every_n_steps",
     ];
 
     /// What is allowed; follows "use".

@@ -81,6 +81,21 @@ pub trait DataModule<M: TrainModule> {
     fn test_loader(&self) -> Result<Option<EvalLoader<M>>> {
         Ok(None)
     }
+
+    /// What a checkpoint keeps of this data module. The position in the data is kept in any case.
+    fn save_state(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Puts back what [`save_state`](Self::save_state) gave, when a run is resumed. Runs after
+    /// [`setup`](Self::setup), before the loaders are asked for.
+    ///
+    /// # Errors
+    /// A state that is not of this data.
+    fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
+        let _ = state;
+        Ok(())
+    }
 }
 
 /// Loaders as a data module.

@@ -2,6 +2,8 @@
 
 use super::{Logger, Row};
 use crate::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,13 @@ pub struct CsvLogger {
     path: PathBuf,
     names: Vec<String>,
     writer: Option<csv::Writer<File>>,
+    rows: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    rows: u64,
+    names: Vec<String>,
 }
 
 impl CsvLogger {
@@ -24,6 +33,7 @@ impl CsvLogger {
             path: path.into(),
             names: Vec::new(),
             writer: None,
+            rows: 0,
         }
     }
 
@@ -44,7 +54,7 @@ impl CsvLogger {
             return self.create();
         }
         if self.names.len() > known {
-            self.widen(known).map_err(|e| self.error(e))?;
+            self.rewrite(self.rows).map_err(|e| self.error(e))?;
         }
         Ok(())
     }
@@ -71,19 +81,23 @@ impl CsvLogger {
         Ok(())
     }
 
-    /// Writes the file anew with the columns added since the first `known`, then replaces it.
-    fn widen(&mut self, known: usize) -> csv::Result<()> {
+    /// Writes the file anew, with the first rows and all columns, then replaces it.
+    fn rewrite(&mut self, rows: u64) -> csv::Result<()> {
         if let Some(mut writer) = self.writer.take() {
             writer.flush()?;
         }
         let wide = self.path.with_extension("csv.tmp");
         let mut writer = csv::Writer::from_path(&wide)?;
         writer.write_record(self.header(self.names.len()))?;
-        let missing = self.names.len() - known;
-        for record in csv::Reader::from_path(&self.path)?.records() {
-            let mut record = record?;
-            std::iter::repeat_n("", missing).for_each(|field| record.push_field(field));
-            writer.write_record(&record)?;
+        let columns = self.names.len() + 2;
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        let mut reader = csv::ReaderBuilder::new()
+            .flexible(true)
+            .from_path(&self.path)?;
+        for record in reader.records().take(rows) {
+            let record = record?;
+            let fields = record.iter().chain(std::iter::repeat(""));
+            writer.write_record(fields.take(columns))?;
         }
         writer.flush()?;
         drop(writer);
@@ -116,8 +130,28 @@ impl Logger for CsvLogger {
             let written = writer.write_record(&record);
             let flushed = written.and_then(|()| Ok(writer.flush()?));
             flushed.map_err(|e| self.error(e))?;
+            self.rows += 1;
         }
         Ok(())
+    }
+
+    fn save_state(&self) -> serde_json::Value {
+        json!(State {
+            rows: self.rows,
+            names: self.names.clone(),
+        })
+    }
+
+    /// Rows that were logged after the state was saved are dropped: the run logs them again.
+    fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
+        // In a run folder of its own there is nothing to go on with.
+        if !self.path.exists() {
+            return Ok(());
+        }
+        let State { rows, names } = State::deserialize(state)
+            .map_err(|e| Error::config("the state of CsvLogger cannot be read").with_source(e))?;
+        (self.rows, self.names) = (rows, names);
+        self.rewrite(self.rows).map_err(|e| self.error(e))
     }
 }
 

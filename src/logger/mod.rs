@@ -7,6 +7,7 @@ pub use csv::CsvLogger;
 use crate::config::TrainerConfig;
 use crate::error::Result;
 use crate::metric::Metrics;
+use crate::module::short_type_name;
 
 /// Takes the values of a run: one row a logged step, epoch, validation or test.
 ///
@@ -39,6 +40,26 @@ pub trait Logger {
     /// # Errors
     /// Whatever went wrong; it ends the run.
     fn log(&mut self, row: &Row<'_>) -> Result<()>;
+
+    /// What a checkpoint keeps of this logger.
+    fn save_state(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Puts back what [`save_state`](Self::save_state) gave, before the first row. The run goes on
+    /// from there, so that rows logged after it come again.
+    ///
+    /// # Errors
+    /// A state that is not of this logger.
+    fn load_state(&mut self, state: &serde_json::Value) -> Result<()> {
+        let _ = state;
+        Ok(())
+    }
+
+    /// What errors call it: the type's name.
+    fn name(&self) -> &str {
+        short_type_name::<Self>()
+    }
 
     /// Writes everything out. Called once, also when the run has failed.
     ///

@@ -42,7 +42,7 @@ pub(crate) fn evaluate<M: TrainModule>(
             book.add(cx.logged, samples as f64)
         },
     )?;
-    match book.take_values("")? {
+    match book.values("")? {
         // Seen by the hook, then forgotten.
         values if stage == Stage::SanityCheck => run.results = values,
         values => run.set_results(values),

@@ -8,15 +8,14 @@ use crate::config::{Limit, SanitySteps, TrainerConfig};
 use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
-use crate::metric::{LogBook, Metrics, Observation, logged_loss};
+use crate::metric::{Metrics, Observation, logged_loss};
 use crate::module::{LossValue, StepContext, TrainModule};
 use crate::optim::StepOutcome;
 use crate::panics;
 use crate::progress::Stage;
 use crate::signals::{self, Signal};
-use burn::tensor::backend::AutodiffBackend;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,13 +56,10 @@ pub(crate) struct Loaders<M: TrainModule> {
 
 /// How long the run may go on, and when it validates.
 pub(crate) struct Plan {
-    start: Instant,
     max_time: Option<Duration>,
     accumulate: u64,
     val_limit: Option<usize>,
     validation: ValidationSchedule,
-    /// The training batches there had been when it validated last.
-    last_validated: Option<u64>,
 }
 
 impl Plan {
@@ -85,37 +81,35 @@ impl Plan {
             None => None,
         };
         Ok(Self {
-            start: Instant::now(),
             max_time: config.max_time.map(|time| time.as_duration()),
             accumulate: config.accumulate_grad_batches.max(1),
             val_limit: config.limit_val_batches.resolve(val_batches, "val")?,
             validation: ValidationSchedule::new(config),
-            last_validated: None,
         })
     }
 }
-
-type Book<M> = LogBook<<<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend>;
 
 /// Trains until a limit is reached, or a callback asks to stop.
 pub(crate) fn fit<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     loaders: &Loaders<M>,
-    mut plan: Plan,
+    plan: Plan,
 ) -> Result<StopReason> {
     run.validates = loaders.val.is_some();
     run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
+    run.serve(state)?;
     let stopped = match &loaders.train {
         None => StopReason::NoTrainBatches,
         Some(train) => {
-            sanity_check(run, state, loaders, plan.val_limit)?;
-            let mut book = LogBook::new(Stage::Train);
+            if run.progress.total_batches == 0 {
+                sanity_check(run, state, loaders, plan.val_limit)?;
+            }
             loop {
                 if let Some(reason) = limit_reached(run, &plan) {
                     break reason;
                 }
-                let cut = train_epoch(run, state, train, &loaders.val, &mut plan, &mut book)?;
+                let cut = train_epoch(run, state, train, &loaders.val, &plan)?;
                 if let Some(reason) = cut {
                     break reason;
                 }
@@ -124,6 +118,7 @@ pub(crate) fn fit<M: TrainModule>(
     };
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_fit_end(cx))?;
+    run.serve(state)?;
     run.log_results()?;
     Ok(stopped)
 }
@@ -156,36 +151,44 @@ fn sanity_check<M: TrainModule>(
     Ok(())
 }
 
-/// One epoch; the reason if it ends before its last batch, and the run with it.
+/// One epoch, or what is left of it; the reason if it ends before its last batch, and the run with
+/// it.
 fn train_epoch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     train: &TrainLoader<M>,
     val: &Option<EvalLoader<M>>,
-    plan: &mut Plan,
-    book: &mut Book<M>,
+    plan: &Plan,
 ) -> Result<Option<StopReason>> {
     let epoch = run.progress.epoch;
-    let steps_before = run.progress.global_step;
+    let (first, steps_before) = (run.progress.batch, run.progress.global_step);
     let known = train.num_batches(run.config.seed, epoch)?;
     let total = run.config.limit_train_batches.resolve(known, "train")?;
     let spec = EpochSpec::new(run.fabric.device().clone())
         .seed(run.config.seed)
         .epoch(epoch)
+        .start_batch(first as usize)
+        .start_sample(run.position.epoch_samples as usize)
         .limit(total);
-    run.progress.batch = 0;
     run.batch = BatchInfo {
+        index: first as usize,
         total,
-        ..BatchInfo::default()
+        samples: 0,
     };
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_train_epoch_start(cx))?;
+    run.serve(state)?;
+    if first > 0 {
+        // Where the run failed in its validation, that is still to come.
+        let is_last = total.is_some_and(|total| first >= total as u64);
+        validate_if_due(run, state, val, plan, is_last)?;
+    }
 
-    let mut cut = None;
-    let mut in_group = 0;
+    let (mut cut, mut reached_last) = (None, false);
     for batch in train.iter(spec)? {
         let batch = batch.map_err(run.place("train data"))?;
         let is_last = batch.is_last;
+        reached_last = is_last;
         run.batch = BatchInfo {
             index: batch.index,
             total,
@@ -195,37 +198,39 @@ fn train_epoch<M: TrainModule>(
         run.logs_now = false;
         run.results = Metrics::default();
         run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
-        train_batch(run, state, batch, book)?;
-
-        in_group += 1;
-        let group_is_full = in_group == plan.accumulate || is_last;
+        run.serve(state)?;
+        let global_samples = batch.global_samples;
+        train_batch(run, state, batch)?;
+        let group_is_full = run.position.in_group + 1 >= plan.accumulate || is_last;
         if group_is_full {
-            in_group = 0;
-            optimizer_step(run, state, book)?;
+            step_optimizers(run, state)?;
         }
+        // From here on the batch counts as done, whatever the hooks report.
+        run.position.in_group = if group_is_full {
+            0
+        } else {
+            run.position.in_group + 1
+        };
+        run.position.epoch_samples += global_samples as u64;
         run.progress.batch += 1;
         run.progress.total_batches += 1;
+        if group_is_full {
+            read_step(run)?;
+            run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
+        }
         run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
         run.log_results()?;
-
-        let finished = Finished {
-            epoch,
-            batch: run.progress.batch,
-            total_batches: run.progress.total_batches,
-            is_last,
-            epoch_batches: total.map(|n| n as u64),
-        };
-        if let Some(val) = val
-            && plan.validation.due(finished)?
-        {
-            validate(run, state, val, plan)?;
-        }
+        validate_if_due(run, state, val, plan, is_last)?;
         // A stop waits for the group's step: what has been accumulated is not thrown away.
         if group_is_full {
             cut = cut_reason(run, plan);
             if cut.is_some() {
                 break;
             }
+        }
+        // The last batch is saved with the end of its epoch.
+        if !is_last {
+            run.serve(state)?;
         }
     }
     if run.progress.batch == 0 {
@@ -234,13 +239,21 @@ fn train_epoch<M: TrainModule>(
         )));
     }
     if let (Some(StopReason::Requested(_)), Some(val)) = (&cut, val)
-        && plan.last_validated != Some(run.progress.total_batches)
+        && run.position.last_validated != Some(run.progress.total_batches)
     {
         validate(run, state, val, plan)?;
     }
-    end_epoch(run, state, book)?;
+    let is_whole = cut.is_none() || reached_last;
+    if !is_whole {
+        // What is saved here goes on with the epoch's next batch.
+        run.train_hook(state, |c, cx| c.on_stop(cx))?;
+        run.serve(state)?;
+    }
+    end_epoch(run, state, is_whole)?;
+    run.serve(state)?;
     // Nothing else would ever end such a run.
-    if run.progress.global_step == steps_before && run.config.epoch_limit().is_none() {
+    let stepped = run.progress.global_step > steps_before;
+    if first == 0 && !stepped && run.config.epoch_limit().is_none() {
         return Err(Error::new(
             ErrorKind::NonFinite,
             format!(
@@ -253,28 +266,36 @@ fn train_epoch<M: TrainModule>(
     Ok(cut)
 }
 
-/// The epoch's own values, its hooks, and the schedules that count epochs.
+/// The epoch's own values, its hooks and, if it is whole, the schedules that count epochs.
 fn end_epoch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
-    book: &mut Book<M>,
+    is_whole: bool,
 ) -> Result<()> {
-    let mut values = book.take_values("_epoch")?;
+    let mut values = run.book.values("_epoch")?;
     insert_skipped(run, &mut values);
     run.set_results(values);
-    state.optimizers.on_metrics(|name| run.results.get(name));
+    if is_whole {
+        state.optimizers.on_metrics(|name| run.results.get(name));
+    }
     run.train_hook(state, |c, cx| c.on_train_epoch_end(cx))?;
     run.log_results()?;
-    if (run.validated || !run.validates)
+    if (run.position.validated || !run.validates)
         && let Some(name) = state.optimizers.unseen_metric()
+        && is_whole
     {
         return Err(Error::config(format!(
             "a learning-rate schedule watches `{name}`, which is never logged for an epoch or a \
              validation"
         )));
     }
-    state.optimizers.on_epoch_end();
-    run.progress.epoch += 1;
+    if is_whole {
+        state.optimizers.on_epoch_end();
+        run.book.clear();
+        run.progress.epoch += 1;
+        run.progress.batch = 0;
+        run.position.epoch_samples = 0;
+    }
     Ok(())
 }
 
@@ -283,7 +304,6 @@ fn train_batch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     batch: Batch<M::Batch>,
-    book: &mut Book<M>,
 ) -> Result<()> {
     let samples = batch.samples;
     let Some(value) = batch.value else {
@@ -324,16 +344,13 @@ fn train_batch<M: TrainModule>(
             .map_err(run.place("backward"))?;
     }
     run.progress.samples += samples as u64;
-    book.add(cx.logged.into_iter().map(|l| l.inner()), samples as f64)
+    run.book
+        .add(cx.logged.into_iter().map(|l| l.inner()), samples as f64)
         .map_err(run.place("training_step"))
 }
 
-/// Steps the optimizers and, when it is time, reads and logs the values of the step.
-fn optimizer_step<M: TrainModule>(
-    run: &mut Run<'_, M>,
-    state: &mut TrainState<M>,
-    book: &mut Book<M>,
-) -> Result<()> {
+/// Steps the optimizers, and counts.
+fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<M>) -> Result<()> {
     if !state.optimizers.manual {
         let outcome = run.fabric.optimizer_step(state);
         run.outcome = Some(outcome.map_err(run.place("optimizer step"))?);
@@ -345,19 +362,23 @@ fn optimizer_step<M: TrainModule>(
         }
         _ => {}
     }
-    let stepped = matches!(run.outcome, Some(StepOutcome::Stepped { .. }));
+    Ok(())
+}
+
+/// When it is time, reads the values of the step that has been taken.
+fn read_step<M: TrainModule>(run: &mut Run<'_, M>) -> Result<()> {
     let every = run.config.log_every_n_steps.max(1);
-    if stepped && run.progress.global_step.is_multiple_of(every) {
+    if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome
+        && run.progress.global_step.is_multiple_of(every)
+    {
         run.logs_now = true;
-        let mut values = book.group_values()?;
-        if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome {
-            values.insert("train/grad_norm", grad_norm);
-        }
+        let mut values = run.book.group_values()?;
+        values.insert("train/grad_norm", grad_norm);
         insert_skipped(run, &mut values);
         run.set_results(values);
     }
-    book.next_group();
-    run.train_hook(state, |c, cx| c.on_optimizer_step(cx))
+    run.book.next_group();
+    Ok(())
 }
 
 /// Skipped steps are shown as soon as there is one.
@@ -367,21 +388,54 @@ fn insert_skipped<M: TrainModule>(run: &Run<'_, M>, values: &mut Metrics) {
     }
 }
 
+/// Validates, if that is due after the batches that are done and has not been done.
+fn validate_if_due<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    val: &Option<EvalLoader<M>>,
+    plan: &Plan,
+    is_last: bool,
+) -> Result<()> {
+    let finished = Finished {
+        epoch: run.progress.epoch,
+        batch: run.progress.batch,
+        total_batches: run.progress.total_batches,
+        is_last,
+        epoch_batches: run.batch.total.map(|n| n as u64),
+        since_validation: run
+            .elapsed()
+            .saturating_sub(seconds(run.position.validated_at)),
+    };
+    match val {
+        Some(val)
+            if run.position.last_validated != Some(finished.total_batches)
+                && plan.validation.due(finished)? =>
+        {
+            validate(run, state, val, plan)
+        }
+        _ => Ok(()),
+    }
+}
+
 fn validate<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     val: &EvalLoader<M>,
-    plan: &mut Plan,
+    plan: &Plan,
 ) -> Result<()> {
-    let (model, optimizers) = (state.model(), Some(&state.optimizers));
-    evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit)
-        .map_err(run.place("validation"))?;
-    plan.last_validated = Some(run.progress.total_batches);
-    plan.validation.validated();
-    run.validated = true;
+    let (model, optimizers, batch) = (state.model(), Some(&state.optimizers), run.batch);
+    let place = run.place("validation");
+    evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;
+    run.batch = batch;
+    run.position.validated_at = run.elapsed().as_secs_f64();
+    run.position.last_validated = Some(run.progress.total_batches);
+    run.position.validated = true;
     state.optimizers.on_metrics(|name| run.results.get(name));
-    run.log_results()?;
-    run.serve(state)
+    run.log_results()
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 /// Why the epoch ends after this batch, if so.
@@ -414,7 +468,7 @@ fn limit_reached<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopRe
 
 /// Whether `max_time` is over; `min_epochs` and `min_steps` win.
 fn time_is_up<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
-    plan.max_time.is_some_and(|max| plan.start.elapsed() >= max) && run.past_minimum()
+    plan.max_time.is_some_and(|max| run.elapsed() >= max) && run.past_minimum()
 }
 
 impl<M: TrainModule> Loaders<M> {

@@ -3,6 +3,8 @@
 pub(crate) mod evaluate;
 pub(crate) mod fit;
 mod run;
+mod saving;
 mod validation;
 
 pub(crate) use run::Run;
+pub(crate) use saving::Own;

@@ -1,18 +1,21 @@
 //! What a loop carries along, and the one place that acts on what callbacks ask for.
 
+use super::saving::Own;
 use crate::callback::{BatchInfo, Callback, Requests, RunContext, RunView};
-use crate::checkpoint;
+use crate::checkpoint::{Position, Writer};
 use crate::config::TrainerConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Fabric, TrainState};
 use crate::logger::{Logger, Row};
-use crate::metric::Metrics;
+use crate::metric::{LogBook, Metrics};
 use crate::module::TrainModule;
 use crate::optim::{OptimizerSet, StepOutcome};
 use crate::panics;
 use crate::progress::{Progress, Stage};
-use std::collections::HashMap;
+use burn::tensor::backend::AutodiffBackend;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A run: its parts, how far it is, and what has been logged.
 pub(crate) struct Run<'t, M: TrainModule> {
@@ -22,6 +25,9 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) loggers: &'t mut [Box<dyn Logger>],
     pub(crate) run_dir: Option<&'t Path>,
     pub(crate) progress: Progress,
+    pub(crate) position: Position,
+    /// What this epoch has logged.
+    pub(crate) book: Book<M>,
     /// The latest value of every name.
     pub(crate) metrics: Metrics,
     /// The values of what has just ended.
@@ -30,11 +36,17 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) outcome: Option<StepOutcome>,
     pub(crate) logs_now: bool,
     pub(crate) validates: bool,
-    pub(crate) validated: bool,
     pub(crate) requests: Requests,
+    /// What the user adds to checkpoints.
+    pub(crate) own: Own<'t>,
     /// The checkpoints of this run that are there, each with how many requests it serves.
-    saved: HashMap<PathBuf, usize>,
+    pub(super) saved: BTreeMap<PathBuf, usize>,
+    pub(super) writer: Writer,
+    pub(super) resumed_from: Option<PathBuf>,
+    started: Instant,
 }
+
+type Book<M> = LogBook<<<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend>;
 
 impl<'t, M: TrainModule> Run<'t, M> {
     pub(crate) fn new(
@@ -50,15 +62,20 @@ impl<'t, M: TrainModule> Run<'t, M> {
             loggers,
             run_dir: None,
             progress: Progress::default(),
+            position: Position::default(),
+            book: LogBook::new(Stage::Train),
             metrics: Metrics::default(),
             results: Metrics::default(),
             batch: BatchInfo::default(),
             outcome: None,
             logs_now: false,
             validates: false,
-            validated: false,
             requests: Requests::default(),
-            saved: HashMap::new(),
+            own: Own::default(),
+            saved: BTreeMap::new(),
+            writer: Writer::new(config.checkpoint_in_background),
+            resumed_from: None,
+            started: Instant::now(),
         }
     }
 
@@ -86,7 +103,9 @@ impl<'t, M: TrainModule> Run<'t, M> {
                 Ok(())
             });
             later.extend(told.err());
+            later.extend(panics::catch(ErrorKind::User, || self.serve(state)).err());
         }
+        later.extend(self.writer.wait().err());
         later.extend(self.loggers.iter_mut().filter_map(|l| l.finish().err()));
         match done {
             Err(error) => Err(error.followed_by(later)),
@@ -105,7 +124,8 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
-        let Progress { epoch, batch, .. } = self.progress;
+        let (epoch, batch) = (self.progress.epoch, self.batch.index);
+        let elapsed = self.elapsed();
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
                 stage,
@@ -121,8 +141,10 @@ impl<'t, M: TrainModule> Run<'t, M> {
                     outcome: self.outcome,
                     logs_now: self.logs_now,
                     validates: self.validates,
-                    validated: self.validated,
+                    validated: self.position.validated,
                     last_epoch: self.config.epoch_limit(),
+                    elapsed,
+                    resumed_from: self.resumed_from.as_deref(),
                 },
                 requests: &mut self.requests,
                 callback: index,
@@ -139,14 +161,19 @@ impl<'t, M: TrainModule> Run<'t, M> {
         Ok(())
     }
 
-    /// A hook of training, then what the callbacks asked for in it.
+    /// A hook of training.
     pub(crate) fn train_hook(
         &mut self,
         state: &TrainState<M>,
         hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
-        self.hook(Stage::Train, state.model(), Some(&state.optimizers), hook)?;
-        self.serve(state)
+        self.hook(Stage::Train, state.model(), Some(&state.optimizers), hook)
+    }
+
+    /// How long the run has trained, with what it had before it was resumed.
+    pub(crate) fn elapsed(&self) -> Duration {
+        let before = Duration::try_from_secs_f64(self.position.elapsed).unwrap_or_default();
+        before + self.started.elapsed()
     }
 
     /// Takes the values of what has just ended.
@@ -173,38 +200,6 @@ impl<'t, M: TrainModule> Run<'t, M> {
         self.loggers.iter_mut().try_for_each(|l| l.log(&row))
     }
 
-    /// Acts on requests: saves first, removals only after all saves have succeeded.
-    ///
-    /// Several callbacks may ask for the same checkpoint; it is written once, and stays until each
-    /// of them has asked for its removal.
-    pub(crate) fn serve(&mut self, state: &TrainState<M>) -> Result<()> {
-        // Both are taken now: if a save fails, its removals are never made up for.
-        let saves = std::mem::take(&mut self.requests.saves);
-        let removes = std::mem::take(&mut self.requests.removes);
-        for path in saves {
-            if let Some(requests) = self.saved.get_mut(&path) {
-                *requests += 1;
-                continue;
-            }
-            let callbacks = self.callbacks.iter().map(|c| c.save_state()).collect();
-            checkpoint::save(&path, state, &self.progress, callbacks)
-                .map_err(|e| e.context("saving a checkpoint"))?;
-            self.saved.insert(path, 1);
-        }
-        for path in removes {
-            // Only what this run has written is ever removed.
-            let Some(requests) = self.saved.get_mut(&path) else {
-                continue;
-            };
-            *requests -= 1;
-            if *requests == 0 {
-                self.saved.remove(&path);
-                checkpoint::remove(&path)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Why a callback wants the run to stop, if it may stop yet.
     pub(crate) fn stop_request(&self) -> Option<&str> {
         let (_, reason) = self.requests.stops.first()?;
@@ -218,8 +213,8 @@ impl<'t, M: TrainModule> Run<'t, M> {
     }
 
     /// Where an error happened.
-    pub(crate) fn place(&self, what: &str) -> impl FnOnce(Error) -> Error {
-        let Progress { epoch, batch, .. } = self.progress;
+    pub(crate) fn place(&self, what: &'static str) -> impl FnOnce(Error) -> Error + use<M> {
+        let (epoch, batch) = (self.progress.epoch, self.batch.index);
         move |e| e.context(format!("epoch {epoch}, batch {batch}: {what}"))
     }
 }

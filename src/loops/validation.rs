@@ -2,13 +2,12 @@
 
 use crate::config::{TrainerConfig, ValCheckInterval};
 use crate::error::Result;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Decides after which training batches validation runs.
 pub(super) struct ValidationSchedule {
     interval: ValCheckInterval,
     every_n_epochs: u64,
-    last: Instant,
 }
 
 /// A training batch that has just ended.
@@ -22,6 +21,8 @@ pub(super) struct Finished {
     pub(super) is_last: bool,
     /// Batches in this epoch, if known.
     pub(super) epoch_batches: Option<u64>,
+    /// Time since the last validation, or since the run began.
+    pub(super) since_validation: Duration,
 }
 
 impl ValidationSchedule {
@@ -29,7 +30,6 @@ impl ValidationSchedule {
         Self {
             interval: config.val_check_interval,
             every_n_epochs: config.check_val_every_n_epoch,
-            last: Instant::now(),
         }
     }
 
@@ -44,14 +44,9 @@ impl ValidationSchedule {
                 epoch_due && every.is_some_and(|n| at.batch.is_multiple_of(n.max(1)))
             }
             ValCheckInterval::Time(interval) => {
-                epoch_due && self.last.elapsed() >= interval.as_duration()
+                epoch_due && at.since_validation >= interval.as_duration()
             }
         })
-    }
-
-    /// A validation has ended.
-    pub(super) fn validated(&mut self) {
-        self.last = Instant::now();
     }
 }
 
@@ -70,6 +65,7 @@ mod tests {
             total_batches: epoch * per_epoch + batch,
             is_last: batch == per_epoch,
             epoch_batches: sized.then_some(per_epoch),
+            since_validation: Duration::from_secs(epoch * per_epoch + batch),
         });
         let due = finished.filter(|at| schedule.due(*at).unwrap());
         due.map(|at| at.total_batches).collect()
@@ -101,6 +97,13 @@ mod tests {
         );
         let whole = every(ValCheckInterval::Fraction(1.0));
         assert_eq!(due(&whole, 4, 3, false), [4, 8, 12]);
+    }
+
+    #[test]
+    fn a_time_is_since_the_last_validation() {
+        let config = every(ValCheckInterval::Time(Duration::from_secs(5).into()));
+        // The times here are the batches' numbers.
+        assert_eq!(due(&config, 4, 2, true), [5, 6, 7, 8]);
     }
 
     #[test]

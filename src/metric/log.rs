@@ -1,9 +1,12 @@
 //! Logged values, from a step's tensors to numbers.
 
+use super::state::Statistics;
 use super::{Mean, MetricState, Observation, read};
 use crate::error::{Error, Result};
+use crate::exact::Exact;
 use crate::progress::Stage;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
 /// Named values in the order they were first logged.
@@ -56,6 +59,22 @@ impl Extend<(String, f64)> for Metrics {
     }
 }
 
+impl Serialize for Metrics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(name, value)| (name, Exact(*value))))
+    }
+}
+
+impl<'de> Deserialize<'de> for Metrics {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let values = Vec::<(String, Exact)>::deserialize(deserializer)?;
+        Ok(values
+            .into_iter()
+            .map(|(name, Exact(v))| (name, v))
+            .collect())
+    }
+}
+
 /// One logged value, still on the device.
 #[derive(Debug)]
 pub(crate) struct Logged<B: Backend> {
@@ -87,6 +106,20 @@ struct Merged {
     epoch: MetricState,
     /// The statistics of one group, and which.
     group: Option<(u64, MetricState)>,
+}
+
+/// What a checkpoint keeps of a [`LogBook`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LogBookState {
+    merged: Vec<MergedState>,
+    group: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct MergedState {
+    name: String,
+    epoch: Statistics,
+    group: Option<(u64, Statistics)>,
 }
 
 /// Bounds what waits on the device when steps are not logged.
@@ -135,12 +168,47 @@ impl<B: Backend> LogBook<B> {
         values(self.stage, "", self.merged.iter().filter_map(current))
     }
 
-    /// The values of everything since the last call, merged; then starts anew. Names get `suffix`.
-    pub(crate) fn take_values(&mut self, suffix: &str) -> Result<Metrics> {
+    /// The values of everything since [`clear`](Self::clear), merged. Names get `suffix`.
+    pub(crate) fn values(&mut self, suffix: &str) -> Result<Metrics> {
         self.read()?;
-        let merged = std::mem::take(&mut self.merged);
-        let states = merged.into_iter().map(|m| (m.name, m.epoch));
+        let states = self.merged.iter();
+        let states = states.map(|m| (m.name.clone(), m.epoch.clone()));
         values(self.stage, suffix, states)
+    }
+
+    /// Starts anew.
+    pub(crate) fn clear(&mut self) {
+        self.unread.clear();
+        self.merged.clear();
+    }
+
+    /// What a checkpoint keeps.
+    pub(crate) fn save(&mut self) -> Result<LogBookState> {
+        self.read()?;
+        let merged = self.merged.iter().map(|m| MergedState {
+            name: m.name.clone().into_owned(),
+            epoch: m.epoch.save(),
+            group: m
+                .group
+                .as_ref()
+                .map(|(group, state)| (*group, state.save())),
+        });
+        Ok(LogBookState {
+            merged: merged.collect(),
+            group: self.group,
+        })
+    }
+
+    /// Goes on from what was saved.
+    pub(crate) fn load(&mut self, saved: LogBookState) {
+        let restore = |(group, state)| (group, MetricState::restore(state));
+        let merged = saved.merged.into_iter().map(|m| Merged {
+            name: m.name.into(),
+            epoch: MetricState::restore(m.epoch),
+            group: m.group.map(restore),
+        });
+        self.merged = merged.collect();
+        self.group = saved.group;
     }
 
     /// Reads what waits on the device, in one transfer.

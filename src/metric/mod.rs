@@ -47,7 +47,6 @@ mod confusion;
 mod labels;
 mod log;
 mod mean;
-mod mode;
 mod observation;
 mod perplexity;
 mod regression;
@@ -56,6 +55,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use crate::mode::Mode;
 pub use accuracy::Accuracy;
 #[cfg(feature = "burn-train")]
 pub use burn_train::burn_metric;
@@ -63,9 +63,8 @@ pub use burn_train::burn_metric;
 pub(crate) use burn_train::{batch_value, observe_entry};
 pub use confusion::ConfusionMatrix;
 pub use log::Metrics;
-pub(crate) use log::{LogBook, Logged, logged_loss};
+pub(crate) use log::{LogBook, LogBookState, Logged, logged_loss};
 pub use mean::Mean;
-pub use mode::Mode;
 pub use observation::{Observation, read};
 pub use perplexity::Perplexity;
 pub use regression::{MeanAbsoluteError, MeanSquaredError, R2};

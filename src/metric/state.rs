@@ -3,6 +3,8 @@ use std::sync::Arc;
 
 use super::Metric;
 use crate::error::{Error, Result};
+use crate::exact::Exact;
+use serde::{Deserialize, Serialize};
 
 /// The merged statistics of one logged name, on the host.
 ///
@@ -26,6 +28,24 @@ use crate::error::{Error, Result};
 pub struct MetricState {
     metric: Arc<dyn Metric>,
     state: Vec<f64>,
+    /// Whether `metric` only stands in for the one that is not known yet.
+    restored: bool,
+}
+
+/// What is saved of a [`MetricState`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Statistics {
+    state: Vec<Exact>,
+    values: Vec<(String, Exact)>,
+}
+
+/// Stands in for the metric of restored statistics until that comes by.
+struct Restored(Vec<(String, f64)>);
+
+impl Metric for Restored {
+    fn compute(&self, _state: &[f64]) -> Vec<(String, f64)> {
+        self.0.clone()
+    }
 }
 
 impl MetricState {
@@ -36,7 +56,32 @@ impl MetricState {
 
     /// A state with the given statistics, such as [`MetricState::state`] gave them before.
     pub fn from_values(metric: Arc<dyn Metric>, state: Vec<f64>) -> Self {
-        Self { metric, state }
+        Self {
+            metric,
+            state,
+            restored: false,
+        }
+    }
+
+    /// What a checkpoint keeps.
+    pub(super) fn save(&self) -> Statistics {
+        // Statistics that are not sound have no values; the metric itself will say so.
+        let values = self.compute().unwrap_or_default();
+        Statistics {
+            state: self.state.iter().copied().map(Exact).collect(),
+            values: values.into_iter().map(|(n, v)| (n, Exact(v))).collect(),
+        }
+    }
+
+    /// The state that was saved. Its metric is known again once a batch is merged; until then it
+    /// has the values that it had.
+    pub(super) fn restore(saved: Statistics) -> Self {
+        let values = saved.values.into_iter().map(|(n, Exact(v))| (n, v));
+        Self {
+            metric: Arc::new(Restored(values.collect())),
+            state: saved.state.into_iter().map(|Exact(v)| v).collect(),
+            restored: true,
+        }
     }
 
     /// Merges another state of the same metric into this one.
@@ -45,6 +90,10 @@ impl MetricState {
     ///
     /// As [`MetricState::merge_values`].
     pub fn merge(&mut self, other: &MetricState) -> Result<()> {
+        if self.restored {
+            self.metric = Arc::clone(&other.metric);
+            self.restored = other.restored;
+        }
         self.merge_values(&other.state)
     }
 

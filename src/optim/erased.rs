@@ -2,27 +2,67 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
+use crate::panics;
 use burn::optim::{GradientsParams, Optimizer};
-use burn::record::{BinBytesRecorder, FullPrecisionSettings, Recorder};
+use burn::record::{DoublePrecisionSettings, FullPrecisionSettings, PrecisionSettings, Record};
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Device, Element};
+use ciborium::Value;
 
 /// An optimizer of any type for the module `M`.
 pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M;
 
-    /// The state (moments), in full precision.
-    fn save(&self) -> Result<Vec<u8>>;
-}
+    /// The state (moments), in full precision, with parameters by their id.
+    fn save(&self) -> Result<Value>;
 
-type StateRecorder = BinBytesRecorder<FullPrecisionSettings, Vec<u8>>;
+    /// Takes back what [`save`](Self::save) gave.
+    fn load(&mut self, state: &Value, device: &Device<M::Backend>) -> Result<()>;
+}
 
 impl<M: TrainModule, O: Optimizer<M, M::Backend>> ErasedOptimizer<M> for O {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M {
         Optimizer::step(self, lr, model, gradients)
     }
 
-    fn save(&self) -> Result<Vec<u8>> {
-        Recorder::<M::Backend>::record(&StateRecorder::default(), self.to_record(), ()).map_err(
-            |e| Error::new(ErrorKind::Io, "cannot encode the optimizer's state").with_source(e),
-        )
+    fn save(&self) -> Result<Value> {
+        let record = self.to_record();
+        panics::catch(ErrorKind::Backend, || match in_64_bits::<M::Backend>() {
+            true => encode::<M::Backend, _, DoublePrecisionSettings>(record),
+            false => encode::<M::Backend, _, FullPrecisionSettings>(record),
+        })
     }
+
+    fn load(&mut self, state: &Value, device: &Device<M::Backend>) -> Result<()> {
+        // Burn panics where a state is not that of this kind of optimizer.
+        *self = panics::catch(ErrorKind::Config, || {
+            let record = match in_64_bits::<M::Backend>() {
+                true => decode::<M::Backend, _, DoublePrecisionSettings>(state, device)?,
+                false => decode::<M::Backend, _, FullPrecisionSettings>(state, device)?,
+            };
+            Ok(self.clone().load_record(record))
+        })?;
+        Ok(())
+    }
+}
+
+/// Burn's records hold floats in 32 bits unless told otherwise.
+fn in_64_bits<B: Backend>() -> bool {
+    B::FloatElem::dtype() == DType::F64
+}
+
+fn encode<B: Backend, R: Record<B>, S: PrecisionSettings>(record: R) -> Result<Value> {
+    Value::serialized(&record.into_item::<S>()).map_err(|e| {
+        Error::new(ErrorKind::Io, "cannot encode the optimizer's state").with_source(e)
+    })
+}
+
+fn decode<B: Backend, R: Record<B>, S: PrecisionSettings>(
+    state: &Value,
+    device: &B::Device,
+) -> Result<R> {
+    let item = state.deserialized::<R::Item<S>>().map_err(|e| {
+        Error::config("the saved state is that of another kind of optimizer").with_source(e)
+    })?;
+    Ok(R::from_item(item, device))
 }

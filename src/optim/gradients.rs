@@ -94,6 +94,45 @@ impl Gradients {
         sum.into()
     }
 
+    /// Every gradient, read from the device, and the gradients as they were.
+    pub(crate) fn read<M: TrainModule>(
+        self,
+        model: &M,
+    ) -> Result<(Self, HashMap<ParamId, TensorData>)> {
+        let mut read = Read::default();
+        let params = map(model, self.params, &mut read);
+        let squares = self.squares;
+        match read.error {
+            Some(error) => Err(error),
+            None => Ok((Self { params, squares }, read.data)),
+        }
+    }
+
+    /// The gradients that [`read`](Self::read) gave, on the devices of the parameters.
+    ///
+    /// # Errors
+    /// One that is of no parameter, or not of its shape.
+    pub(crate) fn written<M: TrainModule>(
+        model: &M,
+        data: HashMap<ParamId, TensorData>,
+    ) -> Result<Self> {
+        let mut write = Write {
+            data,
+            to: GradientsParams::new(),
+        };
+        model.visit(&mut write);
+        match write.data.values().next() {
+            None => Ok(write.to.into()),
+            Some(data) => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "a gradient of shape {:?} fits no parameter",
+                    data.shape.as_slice()
+                ),
+            )),
+        }
+    }
+
     /// The gradients and Σg² of each. One is not finite if, and only if, its gradient is not.
     pub(crate) fn squares<M: TrainModule>(self, model: &M) -> Result<(GradientsParams, Squares)> {
         if let Some(squares) = self.squares {
@@ -276,6 +315,48 @@ impl<B: Backend> MapGradient<B> for Inspect {
         let data = data.ok()?;
         self.squares.push((id, sum_of_squares(&data)));
         Some(Tensor::from_data(data, like))
+    }
+}
+
+/// Copies every gradient to the host.
+#[derive(Default)]
+struct Read {
+    data: HashMap<ParamId, TensorData>,
+    error: Option<Error>,
+}
+
+impl<B: Backend> MapGradient<B> for Read {
+    fn map<const D: usize>(&mut self, id: ParamId, gradient: Tensor<B, D>) -> Option<Tensor<B, D>> {
+        match gradient.clone().try_into_data() {
+            Ok(data) => {
+                self.data.insert(id, data);
+            }
+            Err(e) => {
+                let error = Error::new(ErrorKind::Backend, "cannot read a gradient");
+                self.error = Some(error.with_source(e));
+            }
+        }
+        Some(gradient)
+    }
+}
+
+/// Puts gradients of the host onto the device.
+struct Write {
+    data: HashMap<ParamId, TensorData>,
+    to: GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Write {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let parameter = param.val();
+        let fits = |d: &TensorData| d.shape == parameter.shape() && d.dtype.is_float();
+        if self.data.get(&param.id).is_some_and(fits)
+            && let Some(data) = self.data.remove(&param.id)
+        {
+            let like = (&parameter.device(), data.dtype);
+            let gradient = Tensor::<B::InnerBackend, D>::from_data(data, like);
+            self.to.register(param.id, gradient);
+        }
     }
 }
 

@@ -6,9 +6,11 @@ mod group;
 mod manual;
 pub mod schedule;
 mod set;
+mod state;
 
 pub(crate) use gradients::Gradients;
 pub use group::ParamGroup;
 pub use manual::ManualStep;
 pub(crate) use set::{Checked, OptimizerSet, UpdateRules};
 pub use set::{Optimizers, StepOutcome};
+pub(crate) use state::SetState;

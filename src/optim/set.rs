@@ -126,29 +126,29 @@ pub(crate) struct Update {
 
 /// The optimizers of a run: groups with their parameters, and where each schedule is.
 pub(crate) struct OptimizerSet<M: TrainModule> {
-    groups: Vec<Group<M>>,
+    pub(super) groups: Vec<Group<M>>,
     /// `None`: the only group takes every parameter.
     group_of: Option<HashMap<ParamId, usize>>,
-    schedule: Option<Scheduler>,
+    pub(super) schedule: Option<Scheduler>,
     pub(crate) manual: bool,
 }
 
-struct Group<M: TrainModule> {
-    name: String,
-    optimizer: Box<dyn ErasedOptimizer<M>>,
+pub(super) struct Group<M: TrainModule> {
+    pub(super) name: String,
+    pub(super) optimizer: Box<dyn ErasedOptimizer<M>>,
     base_lr: f64,
-    schedule: Option<Scheduler>,
+    pub(super) schedule: Option<Scheduler>,
     /// Optimizer steps this group has taken.
-    steps: u64,
+    pub(super) steps: u64,
     /// The learning rate of its last step, or of its first if there was none yet.
-    lr: f64,
+    pub(super) lr: f64,
 }
 
-struct Scheduler {
+pub(super) struct Scheduler {
     every: ScheduleInterval,
-    schedule: Box<dyn Schedule>,
+    pub(super) schedule: Box<dyn Schedule>,
     /// Epochs or metric values seen, by the interval.
-    ticks: u64,
+    pub(super) ticks: u64,
 }
 
 impl Scheduler {
@@ -381,12 +381,6 @@ impl<M: TrainModule> OptimizerSet<M> {
     /// Each group's name and the learning rate of its last step.
     pub(crate) fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
         self.groups.iter().map(|g| (g.name.as_str(), g.lr))
-    }
-
-    /// Each group's optimizer state, by name.
-    pub(crate) fn save_optimizers(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let save = |g: &Group<M>| Ok((g.name.clone(), g.optimizer.save()?));
-        self.groups.iter().map(save).collect()
     }
 }
 

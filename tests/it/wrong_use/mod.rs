@@ -205,7 +205,7 @@ impl Runs {
                 names(&checkpoint),
                 ["model.mpk", "optimizer-0.bin", "state.json"]
             );
-            checkpoint::load_model(&checkpoint, net(Fault::Nothing), &Default::default()).unwrap();
+            checkpoint::load_model(&checkpoint, net(Fault::Nothing)).unwrap();
             let state = fs::read(checkpoint.join("state.json")).unwrap();
             serde_json::from_slice::<serde_json::Value>(&state).unwrap();
         }

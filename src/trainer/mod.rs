@@ -1,13 +1,17 @@
 //! Settings, callbacks and loggers around the loops.
 
+mod resume;
+mod run_dir;
+
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
+use crate::checkpoint;
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{self, Fabric};
+use crate::fabric::{self, Fabric, TrainState};
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
-use crate::loops::{Run, evaluate, fit};
+use crate::loops::{Own, Run, evaluate, fit};
 use crate::metric::Metrics;
 use crate::module::{PredictModule, TrainModule, short_type_name};
 use crate::optim::Optimizers;
@@ -15,8 +19,10 @@ use crate::progress::{Progress, Stage};
 use crate::{panics, precision, table};
 use burn::tensor::Device;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use std::fs;
-use std::io::ErrorKind as IoErrorKind;
+use resume::Resumed;
+use run_dir::RunDir;
+use serde::Serialize;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -45,6 +51,7 @@ pub struct Trainer<M: TrainModule> {
     device: Device<M::Backend>,
     callbacks: Vec<Box<dyn Callback<M>>>,
     loggers: Vec<Box<dyn Logger>>,
+    hyper_parameters: Value,
     /// Of the last fit; rows of a test belong to its last step.
     progress: Progress,
 }
@@ -79,6 +86,7 @@ impl<M: TrainModule> Trainer<M> {
             device,
             callbacks: Vec::new(),
             loggers: Vec::new(),
+            hyper_parameters: Value::Null,
             progress: Progress::default(),
         }
     }
@@ -95,6 +103,17 @@ impl<M: TrainModule> Trainer<M> {
     pub fn with_logger(mut self, logger: impl Logger + 'static) -> Self {
         self.loggers.push(Box::new(logger));
         self
+    }
+
+    /// Puts what the model was built with (its sizes, its dropout) into every checkpoint, for
+    /// [`load_from_checkpoint`](crate::checkpoint::load_from_checkpoint) to build it again.
+    ///
+    /// # Errors
+    /// Something that JSON cannot hold, such as a map whose keys are no text.
+    pub fn with_hyper_parameters(mut self, hyper_parameters: &impl Serialize) -> Result<Self> {
+        self.hyper_parameters = serde_json::to_value(hyper_parameters)
+            .map_err(|e| Error::config("the hyper-parameters cannot be saved").with_source(e))?;
+        Ok(self)
     }
 
     /// The settings.
@@ -125,7 +144,12 @@ impl<M: TrainModule> Trainer<M> {
         let config = effective(&self.config)?;
         let fabric = Fabric::from_config(&config, self.device.clone());
         M::Backend::seed(&self.device, config.seed);
-        let mut state = fabric.setup_with(model, optimizers)?;
+        let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
+        let resumed = resume::find(&config, &dirs.collect::<Vec<_>>())?;
+        let mut state = match &resumed {
+            None => fabric.setup_with(model, optimizers)?,
+            Some(Resumed { checkpoint, .. }) => checkpoint.restore(&fabric, model, optimizers)?,
+        };
         if state.optimizers.manual && config.accumulate_grad_batches != 1 {
             return Err(Error::config(format!(
                 "`accumulate_grad_batches` is {}, but `{}` steps its optimizers by hand; use 1",
@@ -133,41 +157,82 @@ impl<M: TrainModule> Trainer<M> {
                 short_type_name::<M>()
             )));
         }
-        let loaders = fit_loaders(&config, data)?;
+        let loaders = fit_loaders(&config, data, resumed.as_ref())?;
         let plan = fit::Plan::new(&config, &loaders)?;
         let given = (self.callbacks.len(), self.loggers.len());
-        let run_dir = self.prepare_run_dir()?;
+        let run_dir = self.prepare_run_dir(resumed.as_ref())?;
+        let run_dir = run_dir.as_ref().map(RunDir::path);
         self.add_default_callbacks(&config);
 
-        let loggers = match config.fast_dev_run.batches() {
-            Some(_) => &mut [],
-            None => self.loggers.as_mut_slice(),
-        };
-        let mut run = Run::new(&config, &fabric, &mut self.callbacks, loggers);
-        run.run_dir = run_dir.as_deref();
         let start = Instant::now();
-        let fitted = run.run_to_end(&self.config, &mut state, |run, state| {
-            fit::fit(run, state, &loaders, plan)
-        });
-        let (progress, metrics) = (run.progress, run.metrics);
-        self.progress = progress;
-
+        let fitted = self.run(
+            &config,
+            &fabric,
+            &mut state,
+            run_dir,
+            resumed,
+            data,
+            |run, state| fit::fit(run, state, &loaders, plan),
+        );
         let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
         let best_checkpoint = best.map(Path::to_path_buf);
         let last = self.callbacks.iter().find_map(|c| c.last_checkpoint());
         let last_checkpoint = last.map(Path::to_path_buf);
+        let restored = self.callbacks.iter().find(|c| c.restores_best());
+        let restored = restored.and_then(|c| c.best_checkpoint());
+        let restored = restored.map(Path::to_path_buf);
         self.callbacks.truncate(given.0);
         self.loggers.truncate(given.1);
+        let (stopped, metrics) = fitted?;
+        let model = match restored {
+            None => state.into_model()?,
+            Some(best) => checkpoint::load_model(best, state.into_model()?)?,
+        };
         Ok(FitOutcome {
-            stopped: fitted?,
-            model: state.into_model()?,
+            stopped,
+            model,
             best_checkpoint,
             last_checkpoint,
             metrics,
-            progress,
-            run_dir,
+            progress: self.progress,
+            run_dir: run_dir.map(Path::to_path_buf),
             elapsed: start.elapsed(),
         })
+    }
+
+    /// Runs the loop with the trainer's callbacks and loggers, and keeps how far it came.
+    #[allow(clippy::too_many_arguments, reason = "private, called once")]
+    fn run(
+        &mut self,
+        config: &TrainerConfig,
+        fabric: &Fabric<M::Backend>,
+        state: &mut TrainState<M>,
+        run_dir: Option<&Path>,
+        resumed: Option<Resumed>,
+        data: &impl DataModule<M>,
+        body: impl FnOnce(&mut Run<'_, M>, &mut TrainState<M>) -> Result<StopReason>,
+    ) -> Result<(StopReason, Metrics)> {
+        let loggers = match config.fast_dev_run.batches() {
+            Some(_) => &mut [],
+            None => self.loggers.as_mut_slice(),
+        };
+        let mut run = Run::new(config, fabric, &mut self.callbacks, loggers);
+        run.run_dir = run_dir;
+        run.own = Own {
+            hyper_parameters: self.hyper_parameters.clone(),
+            data: Box::new(|| ask("save_state", || Ok(data.save_state()))),
+            config: self.config.to_toml()?,
+        };
+        if let Some(Resumed {
+            checkpoint,
+            run_dir,
+        }) = resumed
+        {
+            run.restore(&checkpoint, run_dir.is_some())?;
+        }
+        let fitted = run.run_to_end(&self.config, state, body);
+        self.progress = run.progress;
+        Ok((fitted?, std::mem::take(&mut run.metrics)))
     }
 
     /// Validates the model on the data module's validation loader.
@@ -247,8 +312,8 @@ impl<M: TrainModule> Trainer<M> {
     }
 
     /// Makes the run's folder, with its settings and the loggers that write there, if anything is
-    /// to be written.
-    fn prepare_run_dir(&mut self) -> Result<Option<PathBuf>> {
+    /// to be written; or takes that of the run that goes on.
+    fn prepare_run_dir(&mut self, resumed: Option<&Resumed>) -> Result<Option<RunDir>> {
         let config = &self.config;
         let loggers = config.logger.names().iter().map(|name| logger(name));
         let loggers = loggers.collect::<Result<Vec<_>>>()?;
@@ -257,8 +322,12 @@ impl<M: TrainModule> Trainer<M> {
         if nothing || config.fast_dev_run.batches().is_some() {
             return Ok(None);
         }
-        let dir = new_run_dir(config)?;
-        self.loggers.extend(loggers.iter().map(|make| make(&dir)));
+        for dir in self.callbacks.iter().filter_map(|c| c.checkpoint_dir()) {
+            checkpoint::remove_leftovers(dir)?;
+        }
+        let dir = RunDir::open(config, resumed)?;
+        self.loggers
+            .extend(loggers.iter().map(|make| make(dir.path())));
         Ok(Some(dir))
     }
 
@@ -304,9 +373,11 @@ impl<M: TrainModule> Trainer<M> {
         let given = self.callbacks.len();
         self.add_progress(config);
         let fabric = Fabric::from_config(config, self.device.clone());
-        let mut run = Run::new(config, &fabric, &mut self.callbacks, &mut self.loggers);
-        run.progress = self.progress;
-        let passed = panics::catch(ErrorKind::User, || pass(&mut run));
+        let passed = {
+            let mut run = Run::new(config, &fabric, &mut self.callbacks, &mut self.loggers);
+            run.progress = self.progress;
+            panics::catch(ErrorKind::User, || pass(&mut run))
+        };
         self.callbacks.truncate(given);
         passed
     }
@@ -341,9 +412,14 @@ fn effective(config: &TrainerConfig) -> Result<TrainerConfig> {
 fn fit_loaders<M: TrainModule, D: DataModule<M>>(
     config: &TrainerConfig,
     data: &mut D,
+    resumed: Option<&Resumed>,
 ) -> Result<Loaders<M>> {
     ask("prepare", || data.prepare())?;
     ask("setup", || data.setup(Stage::Train))?;
+    if let Some(resumed) = resumed {
+        let state = &resumed.checkpoint.state().data;
+        ask("load_state", || data.load_state(state))?;
+    }
     let train = match config.limit_train_batches.is_none() {
         true => None,
         false => {
@@ -386,28 +462,4 @@ fn logger(name: &str) -> Result<MakeLogger> {
             "`logger` is {other}, which does not exist; use csv or none"
         ))),
     }
-}
-
-/// Makes the next free `version_N` under the config's folder, with the settings in it.
-fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
-    let root = &config.run_dir;
-    let failed = |e| Error::io("create the run folder in", root, e);
-    fs::create_dir_all(root).map_err(failed)?;
-    let entries = fs::read_dir(root).map_err(failed)?;
-    let version = |name: &str| name.strip_prefix("version_")?.parse::<u64>().ok();
-    let taken = entries.filter_map(|e| version(e.ok()?.file_name().to_str()?));
-    let first = taken.max().map_or(0, |last| last + 1);
-    for version in first.. {
-        let dir = root.join(format!("version_{version}"));
-        match fs::create_dir(&dir) {
-            Ok(()) => {
-                config.save(dir.join("config.toml"))?;
-                return Ok(dir);
-            }
-            // Another run was faster.
-            Err(e) if e.kind() == IoErrorKind::AlreadyExists => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    Err(Error::config("there is no free `version_N` folder"))
 }

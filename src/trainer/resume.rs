@@ -1,0 +1,208 @@
+//! Which checkpoint a run goes on from.
+
+use crate::checkpoint::{self, Checkpoint, Found};
+use crate::config::{ProgressMode, Resume, TrainerConfig};
+use crate::error::{Error, ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+/// A checkpoint to go on from.
+pub(super) struct Resumed {
+    pub(super) checkpoint: Checkpoint,
+    /// The folder of its run, if the run goes on in it.
+    pub(super) run_dir: Option<PathBuf>,
+}
+
+/// Finds what the settings ask for. `dirs` are folders of checkpoints outside of runs' own.
+///
+/// # Errors
+/// There is no such checkpoint, or it is damaged.
+pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resumed>> {
+    let Some(resume) = &config.resume else {
+        return Ok(None);
+    };
+    if config.fast_dev_run.batches().is_some() {
+        eprintln!("note: `fast_dev_run` starts anew and leaves `resume` out");
+        return Ok(None);
+    }
+    let resumed = match resume {
+        Resume::Last => {
+            let found = newest(&folders(config, dirs)?, config.resume_strict)?;
+            if found.is_none() {
+                eprintln!(
+                    "note: there is no checkpoint under `{}` to resume from; starting anew",
+                    config.run_dir.display()
+                );
+            }
+            found.map(in_its_run)
+        }
+        Resume::Best => Some(best(config, dirs)?),
+        Resume::Path(path) => Some(at(path, config.resume_strict)?),
+    };
+    if let Some(resumed) = &resumed {
+        check_seed(config, &resumed.checkpoint)?;
+        if config.progress != ProgressMode::Off {
+            eprintln!("{}", resumed.announce());
+        }
+    }
+    Ok(resumed)
+}
+
+impl Resumed {
+    fn announce(&self) -> String {
+        let progress = self.checkpoint.progress();
+        format!(
+            "resuming from `{}`: epoch {}, batch {}, step {}{}",
+            self.checkpoint.path().display(),
+            progress.epoch,
+            progress.batch,
+            progress.global_step,
+            match self.run_dir {
+                Some(_) => "",
+                None => ", in a new run folder",
+            }
+        )
+    }
+}
+
+/// The folders of checkpoints, that with the newest first.
+fn folders(config: &TrainerConfig, dirs: &[&Path]) -> Result<Vec<Vec<Found>>> {
+    let runs = super::run_dir::runs(&config.run_dir)?;
+    let own = runs.into_iter().map(|run| run.join("checkpoints"));
+    let others = dirs.iter().map(|dir| dir.to_path_buf());
+    let folders = own.chain(others).map(checkpoint::list);
+    let mut folders = folders.collect::<Result<Vec<_>>>()?;
+    let written = |folder: &Vec<Found>| folder.iter().map(|found| found.written).max();
+    folders.sort_by_key(|folder| std::cmp::Reverse(written(folder)));
+    Ok(folders)
+}
+
+/// The newest checkpoint that is whole. Damaged ones are reported, or refused if `strict`.
+fn newest(folders: &[Vec<Found>], strict: bool) -> Result<Option<Checkpoint>> {
+    let mut damaged = None;
+    for found in folders.iter().flatten() {
+        match Checkpoint::open(&found.path) {
+            Ok(checkpoint) => {
+                if damaged.is_some() {
+                    eprintln!(
+                        "warning: going back to `{}`, the newest checkpoint that is whole",
+                        found.path.display()
+                    );
+                }
+                return Ok(Some(checkpoint));
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt && !strict => {
+                eprintln!("warning: {error}");
+                damaged.get_or_insert(error);
+            }
+            Err(error) => return Err(error.context("resuming")),
+        }
+    }
+    match damaged {
+        None => Ok(None),
+        Some(error) => Err(error.context("resuming: no checkpoint is whole")),
+    }
+}
+
+/// Goes on in the folder of the run that wrote the checkpoint, where that is known.
+fn in_its_run(checkpoint: Checkpoint) -> Resumed {
+    let folder = checkpoint.path().parent();
+    let run = folder.filter(|folder| folder.ends_with("checkpoints"));
+    let run = run.and_then(Path::parent).map(Path::to_path_buf);
+    Resumed {
+        run_dir: run.filter(|run| super::run_dir::is_run(run)),
+        checkpoint,
+    }
+}
+
+fn best(config: &TrainerConfig, dirs: &[&Path]) -> Result<Resumed> {
+    let root = config.run_dir.display();
+    let newest = newest(&folders(config, dirs)?, config.resume_strict)?.ok_or_else(|| {
+        Error::config(format!(
+            "`resume` is best, but there is no checkpoint under `{root}`"
+        ))
+    })?;
+    let best = newest.best().ok_or_else(|| {
+        Error::config(format!(
+            "`resume` is best, but the run of `{}` has no best checkpoint; it watched no value \
+             (`monitor`), or none was finite; use `last`",
+            newest.path().display()
+        ))
+    })?;
+    let checkpoint = Checkpoint::open(best).map_err(|e| e.context("resuming"))?;
+    Ok(Resumed {
+        checkpoint,
+        run_dir: None,
+    })
+}
+
+/// A checkpoint, a run's folder, or a folder of checkpoints.
+fn at(path: &Path, strict: bool) -> Result<Resumed> {
+    // A run may make `last` a link to something else while it is being used.
+    let path = match path.is_symlink() {
+        true => path.canonicalize().unwrap_or_else(|_| path.to_path_buf()),
+        false => path.to_path_buf(),
+    };
+    let inside = path.join("checkpoints");
+    let folder = if inside.is_dir() {
+        inside
+    } else {
+        path.clone()
+    };
+    let found = checkpoint::list(&folder)?;
+    if !found.is_empty() {
+        let newest = newest(&[found], strict)?;
+        return newest.map(in_its_run).ok_or_else(|| nothing_at(&path));
+    }
+    match Checkpoint::open(&path) {
+        Ok(checkpoint) => Ok(Resumed {
+            checkpoint,
+            run_dir: None,
+        }),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Err(with_hint(error, &path)),
+        Err(error) if error.kind() == ErrorKind::Io => {
+            Err(nothing_at(&path).with_source(error.to_string()))
+        }
+        Err(error) => Err(error.context("resuming")),
+    }
+}
+
+fn nothing_at(path: &Path) -> Error {
+    Error::config(format!(
+        "`resume` is {}, where there is no checkpoint; use `last`, `best`, or the path of a \
+         checkpoint or of a run's folder",
+        path.display()
+    ))
+}
+
+/// Names the newest whole checkpoint beside a damaged one that was asked for by its path.
+fn with_hint(error: Error, path: &Path) -> Error {
+    let beside = path.parent().map(checkpoint::list).and_then(Result::ok);
+    let mut beside = beside.into_iter().flatten();
+    match beside.find(|found| Checkpoint::open(&found.path).is_ok()) {
+        None => error.context("resuming"),
+        Some(found) => error.context(format!(
+            "resuming (the newest whole one beside it is `{}`)",
+            found.path.display()
+        )),
+    }
+}
+
+/// With another seed the rest of the epoch would be of another order.
+fn check_seed(config: &TrainerConfig, checkpoint: &Checkpoint) -> Result<()> {
+    let (here, there) = (config.seed, checkpoint.state().seed);
+    if here == there {
+        return Ok(());
+    }
+    let progress = checkpoint.progress();
+    if progress.batch > 0 || config.resume_strict {
+        return Err(Error::config(format!(
+            "`seed` is {here}, but `{}` is of a run with {there}, in epoch {} after {} batches; the \
+             rest of the epoch would be of another order; use {there}",
+            checkpoint.path().display(),
+            progress.epoch,
+            progress.batch,
+        )));
+    }
+    eprintln!("warning: `seed` is {here}, and was {there} before this run was resumed");
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! A run's own folder.
+
+use super::resume::Resumed;
+use crate::checkpoint::{self, BURN_VERSION};
+use crate::config::TrainerConfig;
+use crate::error::{Error, ErrorKind, Result};
+use serde_json::json;
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where a run writes, for this process alone.
+#[derive(Debug)]
+pub(super) struct RunDir {
+    path: PathBuf,
+    /// Locked as long as the run goes on.
+    _launches: File,
+}
+
+const CONFIG: &str = "config.toml";
+/// A line for each start of the run: how it can be repeated.
+const LAUNCHES: &str = "run.jsonl";
+
+impl RunDir {
+    /// The next free `version_N` under the settings' folder, or that of the run that goes on.
+    /// What killed processes have left beside checkpoints is removed.
+    pub(super) fn open(config: &TrainerConfig, resumed: Option<&Resumed>) -> Result<Self> {
+        for run in runs(&config.run_dir)? {
+            checkpoint::remove_leftovers(&run.join("checkpoints"))?;
+        }
+        let path = match resumed.and_then(|resumed| resumed.run_dir.clone()) {
+            Some(run) => {
+                checkpoint::remove_leftovers(&run.join("checkpoints"))?;
+                run
+            }
+            None => new_run_dir(config)?,
+        };
+        let from = resumed.map(|resumed| resumed.checkpoint.path());
+        let launches = add_launch(&path, config, from)?;
+        Ok(Self {
+            path,
+            _launches: launches,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The runs under a folder, in order.
+pub(super) fn runs(root: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == IoErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io("read the runs in", root, e)),
+    };
+    let mut runs: Vec<(u64, PathBuf)> = entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((version(entry.file_name().to_str()?)?, entry.path()))
+        })
+        .collect();
+    runs.sort();
+    Ok(runs.into_iter().map(|(_, run)| run).collect())
+}
+
+/// Whether a folder is that of a run.
+pub(super) fn is_run(path: &Path) -> bool {
+    path.join(CONFIG).is_file()
+}
+
+fn version(name: &str) -> Option<u64> {
+    name.strip_prefix("version_")?.parse().ok()
+}
+
+fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
+    let root = &config.run_dir;
+    let failed = |e| Error::io("create the run folder in", root, e);
+    fs::create_dir_all(root).map_err(failed)?;
+    let taken = runs(root)?;
+    let last = taken
+        .last()
+        .and_then(|run| version(run.file_name()?.to_str()?));
+    for version in last.map_or(0, |last| last + 1).. {
+        let dir = root.join(format!("version_{version}"));
+        match fs::create_dir(&dir) {
+            Ok(()) => {
+                config.save(dir.join(CONFIG))?;
+                return Ok(dir);
+            }
+            // Another run was faster.
+            Err(e) if e.kind() == IoErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(Error::config("there is no free `version_N` folder"))
+}
+
+/// Writes down with what a run is started, and keeps other processes from writing here.
+fn add_launch(dir: &Path, config: &TrainerConfig, resumed_from: Option<&Path>) -> Result<File> {
+    let path = dir.join(LAUNCHES);
+    let failed = |e| Error::io("write", &path, e);
+    let file = File::options().create(true).append(true).open(&path);
+    let mut file = file.map_err(failed)?;
+    match file.try_lock() {
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "`{}` is in use by a run that is going on; wait for its end, or resume from a \
+                     checkpoint's path to run beside it",
+                    dir.display()
+                ),
+            ));
+        }
+    }
+    let launch = json!({
+        "started": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()),
+        "firebox": env!("CARGO_PKG_VERSION"),
+        "burn": BURN_VERSION,
+        "command": std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+        "git": git_revision(),
+        "resumed_from": resumed_from,
+        "config": config,
+    });
+    writeln!(file, "{launch}").map_err(failed)?;
+    Ok(file)
+}
+
+/// The revision of the program's sources, with `-dirty` if they were changed since; none where
+/// there is no git or no repository.
+fn git_revision() -> Option<String> {
+    let describe = [
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ];
+    let output = Command::new("git").args(describe).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let revision = text.trim();
+    (output.status.success() && !revision.is_empty()).then(|| revision.to_owned())
+}
