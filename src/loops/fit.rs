@@ -8,7 +8,7 @@ use crate::config::{Limit, SanitySteps, TrainerConfig};
 use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
-use crate::metric::{Metrics, Observation, logged_loss};
+use crate::metric::{LogBook, Metrics, Observation, logged_loss};
 use crate::module::{LossValue, StepContext, TrainModule};
 use crate::optim::StepOutcome;
 use crate::panics;
@@ -175,6 +175,7 @@ fn train_epoch<M: TrainModule>(
         total,
         samples: 0,
     };
+    run.at_batch = first;
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_train_epoch_start(cx))?;
     run.serve(state)?;
@@ -220,6 +221,7 @@ fn train_epoch<M: TrainModule>(
         }
         run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
         run.log_results()?;
+        run.at_batch = run.progress.batch;
         validate_if_due(run, state, val, plan, is_last)?;
         // A stop waits for the group's step: what has been accumulated is not thrown away.
         if group_is_full {
@@ -313,10 +315,8 @@ fn train_batch<M: TrainModule>(
     let device = run.fabric.device().clone();
     let mut cx = StepContext::new(Stage::Train, run.progress, samples, device);
     if state.optimizers.manual {
-        let outcomes = run
-            .fabric
-            .manual_step(state, value, &mut cx)
-            .map_err(run.place("manual_step"))?;
+        let stepped = run.fabric.manual_step(state, value, &mut cx);
+        let outcomes = stepped.map_err(run.place("manual_step"))?;
         // One step by hand, however many optimizers it steps.
         let stepped = |o: &&StepOutcome| matches!(o, StepOutcome::Stepped { .. });
         run.outcome = outcomes.iter().find(stepped).or(outcomes.last()).copied();
@@ -328,6 +328,8 @@ fn train_batch<M: TrainModule>(
             state.model().training_step(value, &mut cx)
         })
         .map_err(run.place("training_step"))?;
+        // Before the gradients are added: what is saved after an error repeats this batch.
+        LogBook::check(&cx.logged).map_err(run.place("training_step"))?;
         let weight = loss.weight.unwrap_or(samples as f64);
         if let LossValue::Tensor(value) = &loss.value
             && !cx

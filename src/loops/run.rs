@@ -33,6 +33,8 @@ pub(crate) struct Run<'t, M: TrainModule> {
     /// The values of what has just ended.
     pub(crate) results: Metrics,
     pub(crate) batch: BatchInfo,
+    /// The training batch that errors name.
+    pub(crate) at_batch: u64,
     pub(crate) outcome: Option<StepOutcome>,
     pub(crate) logs_now: bool,
     pub(crate) validates: bool,
@@ -67,6 +69,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             metrics: Metrics::default(),
             results: Metrics::default(),
             batch: BatchInfo::default(),
+            at_batch: 0,
             outcome: None,
             logs_now: false,
             validates: false,
@@ -124,7 +127,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
-        let (epoch, batch) = (self.progress.epoch, self.batch.index);
+        let (epoch, batch) = (self.progress.epoch, self.at_batch);
         let elapsed = self.elapsed();
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
@@ -214,7 +217,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
 
     /// Where an error happened.
     pub(crate) fn place(&self, what: &'static str) -> impl FnOnce(Error) -> Error + use<M> {
-        let (epoch, batch) = (self.progress.epoch, self.batch.index);
+        let (epoch, batch) = (self.progress.epoch, self.at_batch);
         move |e| e.context(format!("epoch {epoch}, batch {batch}: {what}"))
     }
 }

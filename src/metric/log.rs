@@ -141,16 +141,24 @@ impl<B: Backend> LogBook<B> {
         logged: impl IntoIterator<Item = Logged<B>>,
         weight: f64,
     ) -> Result<()> {
-        for logged in logged {
-            // Now, while it is known which batch logged it.
-            let checked = logged.value.check();
-            checked.map_err(|e| e.context(format!("`{}`", logged.name)))?;
-            self.unread.push((self.group, logged, weight));
-        }
+        let logged: Vec<_> = logged.into_iter().collect();
+        // Now, while it is known which batch logged it.
+        Self::check(&logged)?;
+        let group = self.group;
+        self.unread
+            .extend(logged.into_iter().map(|logged| (group, logged, weight)));
         if self.unread.len() < MAX_UNREAD {
             return Ok(());
         }
         self.read()
+    }
+
+    /// Checks that what is logged as one value is one, without reading it.
+    pub(crate) fn check(logged: &[Logged<B>]) -> Result<()> {
+        logged.iter().try_for_each(|logged| {
+            let checked = logged.value.check();
+            checked.map_err(|e| e.context(format!("`{}`", logged.name)))
+        })
     }
 
     /// Starts the next group.

@@ -54,7 +54,9 @@ impl RunDir {
 pub(super) fn runs(root: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == IoErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if matches!(e.kind(), IoErrorKind::NotFound | IoErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(e) => return Err(Error::io("read the runs in", root, e)),
     };
     let mut runs: Vec<(u64, PathBuf)> = entries

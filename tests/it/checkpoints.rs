@@ -129,14 +129,16 @@ fn a_checkpoint_of_another_model_is_refused<B: AutodiffBackend>() {
     let linear: Linear<B> = LinearConfig::new(2, 2).init(&B::Device::default());
     let error = firebox::checkpoint::load_model(path, linear.clone()).unwrap_err();
     let text = error.to_string();
-    let expected = "does not fit this model: 0 parameters loaded; missing in the file: `weight`, \
-                    `bias`; not in the model: `a`, `b`";
+    let expected = "does not fit this model: 0 parameters loaded; 2 missing in the file: \
+                    `weight`, `bias`; 2 not in the model: `a`, `b`";
     assert!(text.ends_with(expected), "{text}");
 
     let missing = outcome.run_dir.unwrap().join("nowhere");
     let error = firebox::checkpoint::load_model(&missing, linear).unwrap_err();
     assert!(
-        error.to_string().starts_with("cannot read the checkpoint `"),
+        error
+            .to_string()
+            .starts_with("cannot read the checkpoint `"),
         "{error}"
     );
 }

@@ -85,10 +85,10 @@ fn the_order_of_hooks<B: AutodiffBackend>() {
     train batch start  Train        epoch 0 batch 0 step 0
     train batch end    Train        epoch 0 batch 1 step 0
     train batch start  Train        epoch 0 batch 1 step 0
-    optimizer step     Train        epoch 0 batch 1 step 1  train/loss train/grad_norm
+    optimizer step     Train        epoch 0 batch 2 step 1  train/loss train/grad_norm
     train batch end    Train        epoch 0 batch 2 step 1  train/loss train/grad_norm
     train batch start  Train        epoch 0 batch 2 step 1
-    optimizer step     Train        epoch 0 batch 2 step 2  train/loss train/grad_norm
+    optimizer step     Train        epoch 0 batch 3 step 2  train/loss train/grad_norm
     train batch end    Train        epoch 0 batch 3 step 2  train/loss train/grad_norm
     eval start         Validate     epoch 0 batch 3 step 2
     eval batch end     Validate     epoch 0 batch 3 step 2
@@ -98,16 +98,16 @@ fn the_order_of_hooks<B: AutodiffBackend>() {
     train batch start  Train        epoch 1 batch 0 step 2
     train batch end    Train        epoch 1 batch 1 step 2
     train batch start  Train        epoch 1 batch 1 step 2
-    optimizer step     Train        epoch 1 batch 1 step 3  train/loss train/grad_norm
+    optimizer step     Train        epoch 1 batch 2 step 3  train/loss train/grad_norm
     train batch end    Train        epoch 1 batch 2 step 3  train/loss train/grad_norm
     train batch start  Train        epoch 1 batch 2 step 3
-    optimizer step     Train        epoch 1 batch 2 step 4  train/loss train/grad_norm
+    optimizer step     Train        epoch 1 batch 3 step 4  train/loss train/grad_norm
     train batch end    Train        epoch 1 batch 3 step 4  train/loss train/grad_norm
     eval start         Validate     epoch 1 batch 3 step 4
     eval batch end     Validate     epoch 1 batch 3 step 4
     eval end           Validate     epoch 1 batch 3 step 4  val/value
     train epoch end    Train        epoch 1 batch 3 step 4  train/loss_epoch
-    fit end            Train        epoch 2 batch 3 step 4
+    fit end            Train        epoch 2 batch 0 step 4
     "));
 }
 

@@ -18,10 +18,13 @@ mod burn_train;
 mod checkpoints;
 mod compile_messages;
 mod hooks;
+mod killed;
 mod limits;
 mod mnist;
 #[cfg(unix)]
+mod resume;
 mod signals;
 mod stopping;
 mod tidy;
+mod weights;
 mod wrong_use;

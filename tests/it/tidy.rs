@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
         "signals",
         "table",
     ],
-    &["error", "progress"],
+    &["error", "exact", "mode", "progress"],
 ];
 
 const ONE_LAYER: [&str; 2] = ["module", "optim"];

@@ -86,6 +86,8 @@ fn defaults_as_toml() {
     progress = "auto"
     model_summary = true
     checkpointing = true
+    checkpoint_in_background = false
+    resume_strict = false
     logger = ["csv"]
     "#);
 }
@@ -435,6 +437,18 @@ fn help_shows_every_setting_once() {
               Print the model's parts and their parameter counts at the start [env: FIREBOX_MODEL_SUMMARY] [default: true]
           --checkpointing[=<BOOL>]
               Write checkpoints [env: FIREBOX_CHECKPOINTING] [default: true]
+          --checkpoint-every-n-steps <N>
+              Also write a checkpoint every n optimizer steps [env: FIREBOX_CHECKPOINT_EVERY_N_STEPS]
+          --monitor <[min:|max:]NAME>
+              Keep the best checkpoints by this logged value, smaller first; `max:val/acc` for larger first [env: FIREBOX_MONITOR]
+          --save-top-k <K>
+              Keep so many of the best checkpoints, beside the last; `all` (or -1) for every one; 1 unless set [env: FIREBOX_SAVE_TOP_K]
+          --checkpoint-in-background[=<BOOL>]
+              Write checkpoints to the disk while training goes on [env: FIREBOX_CHECKPOINT_IN_BACKGROUND] [default: false]
+          --resume <last|best|PATH>
+              Go on from a checkpoint: `last`, `best`, or its path; with `last` and none there, start anew [env: FIREBOX_RESUME]
+          --resume-strict[=<BOOL>]
+              Refuse to resume inexactly: from an older checkpoint because the newest is damaged, or with another seed [env: FIREBOX_RESUME_STRICT] [default: false]
           --logger <NAMES>
               The loggers, by name, with commas between them; `none` for none [env: FIREBOX_LOGGER] [default: csv]
     "#);

@@ -198,12 +198,19 @@ impl Runs {
             expected.insert(0, "checkpoints");
             found = names(&checkpoints);
         }
+        expected.push("run.jsonl");
         assert_eq!(names(&run), expected);
+        found.retain(|name| name != "last");
         for name in &found {
             let checkpoint = checkpoints.join(name);
             assert_eq!(
                 names(&checkpoint),
-                ["model.mpk", "optimizer-0.bin", "state.json"]
+                [
+                    "manifest.json",
+                    "model.safetensors",
+                    "optimizer-0.cbor",
+                    "state.json"
+                ]
             );
             checkpoint::load_model(&checkpoint, net(Fault::Nothing)).unwrap();
             let state = fs::read(checkpoint.join("state.json")).unwrap();

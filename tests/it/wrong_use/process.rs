@@ -55,10 +55,13 @@ fn a_run_that_works() {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert!(!ran.stdout.is_empty());
     let run = runs.dir().join("version_0");
-    assert_eq!(names(&run), ["checkpoints", "config.toml", "metrics.csv"]);
+    assert_eq!(
+        names(&run),
+        ["checkpoints", "config.toml", "metrics.csv", "run.jsonl"]
+    );
     let config = TrainerConfig::from_file(run.join("config.toml")).unwrap();
     assert_eq!(config.max_epochs, Some(2));
-    assert_eq!(names(&run.join("checkpoints")), ["epoch=1-step=8"]);
+    assert_eq!(names(&run.join("checkpoints")), ["epoch=1-step=8", "last"]);
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn a_variable_reaches_the_run() {
     let ran = run(runs.0.path(), &[], &variables);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     let checkpoints = runs.dir().join("version_0").join("checkpoints");
-    assert_eq!(names(&checkpoints), ["epoch=0-step=4"]);
+    assert_eq!(names(&checkpoints), ["epoch=0-step=4", "last"]);
 
     let ran = run(runs.0.path(), &[], &[("FIREBOX_MAX_EPOCHS", "many")]);
     assert_eq!(

@@ -171,5 +171,5 @@ fn a_trainer_is_as_before_after_a_refusal() {
     let outcome = trainer.fit(net(Fault::Nothing), &mut data()).unwrap();
     // One checkpoint callback, not three: each would have written the last step.
     let kept = outcome.run_dir.unwrap().join("checkpoints");
-    assert_eq!(names(&kept), ["epoch=1-step=8"]);
+    assert_eq!(names(&kept), ["epoch=1-step=8", "last"]);
 }
