@@ -1,1 +1,792 @@
+//! Whatever ends a process, and whatever becomes of the disk: the newest checkpoint is a whole one.
 
+#![cfg(unix)]
+
+use crate::support::*;
+use burn::module::{Module, Param};
+use burn::optim::SgdConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use firebox::ErrorKind;
+use firebox::callback::{Closure, Hook, SaveLast};
+use firebox::checkpoint::{self, Checkpoint};
+use firebox::config::{ProgressMode, Resume};
+use firebox::data::Loaders;
+use firebox::prelude::*;
+use firebox::testing::Cpu;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use tempfile::TempDir;
+
+on_each_backend!(a_resumed_run_removes_nothing_of_others);
+
+/// More than 50 MB of parameters, and as much again in the optimizer. All are equal: after k steps
+/// the momentum is k and each weight -k(k + 1)/2, which floats hold exactly. One step more shows
+/// whether weights, momentum and counters are of the same step.
+#[derive(Module, Debug)]
+struct Big<B: Backend> {
+    weights: Param<Tensor<B, 1>>,
+}
+
+const WEIGHTS: usize = 13_200_000;
+
+impl<B: Backend> Big<B> {
+    fn new() -> Self {
+        let zeros = Tensor::zeros([WEIGHTS], &B::Device::default());
+        Self {
+            weights: Param::from_tensor(zeros),
+        }
+    }
+
+    /// An error unless these are the weights after so many steps.
+    fn check(&self, steps: u64) -> Result<()> {
+        let expected = -((steps * (steps + 1) / 2) as f32);
+        let data = self.weights.val().into_data();
+        let values = data.as_slice::<f32>().unwrap();
+        match values.iter().find(|value| **value != expected) {
+            None => Ok(()),
+            Some(found) => Err(Error::user(format!(
+                "a weight is {found} after {steps} steps, not {expected}"
+            ))),
+        }
+    }
+}
+
+impl<B: AutodiffBackend> TrainModule for Big<B> {
+    type Backend = B;
+    type Batch = Tokens<B>;
+    type Eval = Big<B::InnerBackend>;
+
+    fn training_step(&self, _batch: Tokens<B>, _cx: &mut StepContext<B>) -> Result<Loss<B>> {
+        Ok(self.weights.val().sum().into())
+    }
+
+    fn configure_optimizers(&self) -> Result<Optimizers<Self>> {
+        let momentum = MomentumConfig::new().with_momentum(1.0).with_dampening(0.0);
+        let sgd = SgdConfig::new().with_momentum(Some(momentum));
+        Ok(Optimizers::single(sgd.init()).with_lr(1.0))
+    }
+}
+
+impl<B: Backend> EvalModule for Big<B> {
+    type Backend = B;
+    type Batch = Tokens<B>;
+
+    fn validation_step(&self, _batch: Tokens<B>, _cx: &mut StepContext<B>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Compares the model with the counters.
+struct Compare;
+
+impl<B: AutodiffBackend> Callback<Big<B>> for Compare {
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, Big<B>>) -> Result<()> {
+        let step = cx.progress().global_step;
+        cx.model().check(step)?;
+        println!("{STARTS_AT}{step}");
+        Ok(())
+    }
+
+    fn on_optimizer_step(&mut self, cx: &mut RunContext<'_, Big<B>>) -> Result<()> {
+        cx.model().check(cx.progress().global_step)
+    }
+}
+
+const STARTS_AT: &str = "the run starts at step ";
+
+/// Not a test: the process that is killed.
+#[test]
+#[ignore = "started by `a_run_that_is_killed_leaves_a_whole_checkpoint`"]
+fn endless_process() {
+    let Some(root) = std::env::var_os("KILLED_RUNS") else {
+        return;
+    };
+    let steps = std::env::var("KILLED_STEPS").ok();
+    let config = TrainerConfig::new()
+        .with_progress(ProgressMode::Off)
+        .with_run_dir(root)
+        .with_resume(Resume::Last)
+        .with_checkpoint_in_background(std::env::var_os("KILLED_BACKGROUND").is_some())
+        .with_checkpoint_every_n_steps(1)
+        .with_max_steps(steps.map_or(u64::MAX, |steps| steps.parse().unwrap()));
+    Trainer::new(config, Default::default())
+        .with_callback(Compare)
+        .fit(
+            Big::<Cpu>::new(),
+            &mut Loaders::new(gradients(vec![1.0; 10_000])),
+        )
+        .unwrap();
+}
+
+/// A process that trains; it does not outlive the test.
+struct Training {
+    process: Child,
+    stderr: PathBuf,
+    starts_at: u64,
+}
+
+impl Training {
+    fn start(root: &Path, background: bool, steps: Option<u64>) -> Self {
+        let stderr = root.join("stderr.txt");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["killed::endless_process", "--exact"])
+            .args(["--ignored", "--nocapture"])
+            .env("KILLED_RUNS", root)
+            .stderr(File::create(&stderr).unwrap())
+            .stdout(Stdio::piped());
+        if background {
+            command.env("KILLED_BACKGROUND", "1");
+        }
+        if let Some(steps) = steps {
+            command.env("KILLED_STEPS", steps.to_string());
+        }
+        let mut training = Self {
+            process: command.spawn().unwrap(),
+            stderr,
+            starts_at: 0,
+        };
+        let mut lines = BufReader::new(training.process.stdout.take().unwrap());
+        let mut line = String::new();
+        let said = loop {
+            line.clear();
+            if lines.read_line(&mut line).unwrap() == 0 {
+                training.failed();
+            }
+            if let Some((_, step)) = line.split_once(STARTS_AT) {
+                break step;
+            }
+        };
+        training.starts_at = said.trim().parse().unwrap();
+        // What the test's harness says in the end has room in the pipe.
+        training.process.stdout = Some(lines.into_inner());
+        training
+    }
+
+    fn failed(&mut self) -> ! {
+        let status = self.process.wait().unwrap();
+        let said = fs::read_to_string(&self.stderr).unwrap();
+        panic!("the run ended by itself, {status}: {said}");
+    }
+}
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// How far a save has come, as seen from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Nothing,
+    Begun,
+    /// So many bytes of the model are there.
+    Model(u64),
+    /// The model is whole, and so much of the optimizer's state is there.
+    Optimizer(u64),
+    /// Everything is there; the manifest may be missing.
+    State,
+    /// It has its name; what is old is still to be removed.
+    Whole,
+    /// An old one is being removed.
+    Removing,
+}
+
+impl Stage {
+    /// A stage to kill at.
+    fn random(rng: &mut ChaCha8Rng) -> Self {
+        let bytes = 4 * WEIGHTS as u64;
+        match rng.random_range(0..8) {
+            0 => Self::Begun,
+            1 | 2 => Self::Model(rng.random_range(1..bytes)),
+            3 | 4 => Self::Optimizer(rng.random_range(1..bytes)),
+            5 => Self::State,
+            6 => Self::Whole,
+            _ => Self::Removing,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "between saves",
+            Self::Begun => "before the first file",
+            Self::Model(_) => "in the model",
+            Self::Optimizer(_) => "in the optimizer's state",
+            Self::State => "before the rename",
+            Self::Whole => "before the removal",
+            Self::Removing => "in the removal",
+        }
+    }
+}
+
+/// Watches a folder of checkpoints.
+struct Watch {
+    folder: PathBuf,
+    seen: BTreeSet<String>,
+}
+
+impl Watch {
+    fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.into(),
+            seen: names(folder),
+        }
+    }
+
+    /// What goes on just now. That a checkpoint is new is said once.
+    fn look(&mut self) -> Stage {
+        let stage = |name: String| {
+            let hidden = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp"));
+            match hidden {
+                Some("last") => Stage::Whole,
+                Some(of) if self.seen.contains(of) => Stage::Removing,
+                Some(_) => Self::look_into(&self.folder.join(name)),
+                None if self.seen.insert(name.clone()) => Stage::Whole,
+                None => Stage::Nothing,
+            }
+        };
+        let stages = names(&self.folder).into_iter().map(stage);
+        stages.max().unwrap_or(Stage::Nothing)
+    }
+
+    fn look_into(temporary: &Path) -> Stage {
+        let bytes = |name| fs::metadata(temporary.join(name)).map(|found| found.len());
+        match (bytes("model.safetensors"), bytes("optimizer-0.cbor")) {
+            _ if bytes("state.json").is_ok() => Stage::State,
+            (_, Ok(bytes)) => Stage::Optimizer(bytes),
+            (Ok(bytes), _) => Stage::Model(bytes),
+            _ => Stage::Begun,
+        }
+    }
+
+    /// The latest step of which a checkpoint was seen.
+    fn step(&self) -> u64 {
+        self.seen
+            .iter()
+            .filter_map(|n| step_of(n))
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    name.split_once("step=")?.1.parse().ok()
+}
+
+/// What is in a folder; nothing if it is not there.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.collect()
+}
+
+fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_owned).into()
+}
+
+/// A folder in memory, if there is room for a gigabyte or two.
+fn fast_folder() -> TempDir {
+    let shared = Path::new("/dev/shm");
+    let output = Command::new("df").arg("-kP").arg(shared).output();
+    let text = output.map_or_else(|_| String::new(), |o| String::from_utf8(o.stdout).unwrap());
+    let last = text.lines().last().unwrap_or_default();
+    let kilobytes = last
+        .split_whitespace()
+        .nth(3)
+        .and_then(|n| n.parse::<u64>().ok());
+    match kilobytes {
+        Some(kilobytes) if kilobytes > 2_000_000 => tempfile::tempdir_in(shared).unwrap(),
+        _ => tempfile::tempdir().unwrap(),
+    }
+}
+
+/// The newest checkpoint's step, after all have been found whole.
+fn check_all(folder: &Path) -> Option<u64> {
+    let found = checkpoint::list(folder).unwrap();
+    let mut newest = None;
+    for found in found {
+        let checkpoint = Checkpoint::open(&found.path).unwrap();
+        if newest.is_none() {
+            let progress = checkpoint.progress();
+            assert_eq!(progress.total_batches, progress.global_step);
+            let model = checkpoint.load_model(Big::<Cpu>::new()).unwrap();
+            model.check(progress.global_step).unwrap();
+            newest = Some(progress.global_step);
+        }
+    }
+    let last = folder.join("last");
+    assert!(
+        !last.is_symlink() || last.join("manifest.json").is_file(),
+        "`last` leads nowhere"
+    );
+    newest
+}
+
+const KILLS: usize = 50;
+
+/// Each process goes on from what the one before left when it was killed, and compares weights,
+/// momentum and counters before it saves.
+#[test]
+fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
+    let root = fast_folder();
+    let root = root.path();
+    let folder_of = |run: usize| root.join(format!("version_{run}/checkpoints"));
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let (mut run, mut newest, mut resumed_from) = (0, None, BTreeSet::new());
+    let mut killed = BTreeMap::<&str, usize>::new();
+    for kill in 0..KILLS {
+        // The first has nothing to go on from, and neither has the second.
+        let at = match kill {
+            0 => Stage::Begun,
+            _ => Stage::random(&mut rng),
+        };
+        let extra = rng.random_range(0..100);
+        let mut watch = Watch::new(&folder_of(run));
+        let mut training = Training::start(root, kill % 2 == 1, None);
+        assert_eq!(training.starts_at, newest.unwrap_or(0));
+        while watch.look() < at {
+            if training.process.try_wait().unwrap().is_some() {
+                training.failed();
+            }
+        }
+        for _ in 0..extra {
+            watch.look();
+        }
+        let seen = watch.step();
+        drop(training);
+
+        *killed.entry(watch.look().name()).or_default() += 1;
+        let folder = folder_of(run);
+        match check_all(&folder) {
+            // A run that has no checkpoint yet begins in a folder of its own.
+            None => {
+                assert_eq!((seen, newest), (0, None));
+                run += 1;
+                continue;
+            }
+            Some(step) => {
+                assert!(step >= seen && Some(step) >= newest);
+                newest = Some(step);
+            }
+        }
+        if !folder.join("notes.txt").exists() {
+            assert!(resumed_from.is_empty(), "the notes are gone");
+            fs::write(folder.join("notes.txt"), "mine").unwrap();
+        }
+        // A run never removes what it was resumed from; 50 of them would fill the disk.
+        let last = fs::canonicalize(folder.join("last")).ok();
+        resumed_from.retain(|path: &PathBuf| {
+            let stays = Some(path) == last.as_ref();
+            if !stays {
+                fs::remove_dir_all(path).unwrap();
+            }
+            stays
+        });
+        let list = checkpoint::list(&folder).unwrap();
+        resumed_from.insert(fs::canonicalize(&list[0].path).unwrap());
+    }
+    eprintln!("killed {killed:?}");
+    let times = |stage: Stage| killed.get(stage.name()).copied().unwrap_or(0);
+    assert!(times(Stage::Begun) + times(Stage::Model(0)) > 0);
+    assert!(times(Stage::Optimizer(0)) + times(Stage::State) > 0);
+
+    let newest = newest.unwrap();
+    let mut training = Training::start(root, true, Some(newest + 3));
+    assert_eq!(training.starts_at, newest);
+    if !training.process.wait().unwrap().success() {
+        training.failed();
+    }
+    assert_eq!(check_all(&folder_of(run)), Some(newest + 3));
+    for run in 0..run {
+        assert_eq!(names(&folder_of(run)), set([]));
+    }
+    let folder = folder_of(run);
+    assert_eq!(
+        fs::read_to_string(folder.join("notes.txt")).unwrap(),
+        "mine"
+    );
+    let mut left = names(&folder);
+    for path in &resumed_from {
+        left.remove(path.file_name().unwrap().to_str().unwrap());
+    }
+    let end = format!("epoch=0-step={}", newest + 3);
+    assert_eq!(left, set([end.as_str(), "last", "notes.txt"]));
+}
+
+/// A small disk, which only somebody who may mount has.
+struct Disk(TempDir);
+
+impl Disk {
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
+        let why = match mount.arg(folder.path()).output() {
+            Ok(output) if output.status.success() => return Some(Self(folder)),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(e) => e.to_string(),
+        };
+        eprintln!("skipped: cannot mount a small disk: {}", why.trim());
+        None
+    }
+
+    fn remount(&self, how: &str) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &format!("remount,{how}")]);
+        let output = mount.arg(self.0.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Writes until so many pages are left, of which each file takes one.
+    fn fill(&self, pages: u64) {
+        let path = self.ballast();
+        let mut ballast = File::create(&path).unwrap();
+        while ballast.write_all(&[1; 4096]).is_ok() {}
+        let bytes = ballast.metadata().unwrap().len();
+        ballast.set_len(bytes - pages * 4096).unwrap();
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.0.path().join("ballast")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+/// Trains weights (1, 1), which go down to (1 - steps, 1), and hands back where it stopped, too.
+fn train<B: AutodiffBackend>(
+    config: TrainerConfig,
+    checkpoints: ModelCheckpoint,
+    mut spoil: impl FnMut(u64) + 'static,
+) -> (Result<FitOutcome<Weights<B>>>, u64) {
+    let step = Rc::new(Cell::new(0));
+    let reached = Rc::clone(&step);
+    let watch = Closure::at(
+        Hook::OptimizerStep,
+        move |cx: &mut RunContext<'_, Weights<B>>| {
+            reached.set(cx.progress().global_step);
+            spoil(reached.get());
+            Ok(())
+        },
+    );
+    let outcome = Trainer::new(config, B::Device::default())
+        .with_callback(watch)
+        .with_callback(checkpoints)
+        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(20));
+    (outcome, step.get())
+}
+
+/// After every n-th step, and at no other time but the end.
+fn every(steps: u64) -> ModelCheckpoint {
+    ModelCheckpoint::new()
+        .every_n_epochs(0)
+        .every_n_steps(steps)
+}
+
+fn weights_at(path: &Path) -> [f32; 2] {
+    let model = Weights::<Cpu>::new(0.0, 0.0);
+    checkpoint::load_model(path, model).unwrap().values()
+}
+
+/// The disk becomes bad in step 3 of a run that saves each step, which must fail with the next save
+/// at the latest, and with the one before intact. `false` from `spoil`: this disk is good enough.
+fn assert_refused(
+    folder: &Path,
+    [background, at_the_end]: [bool; 2],
+    spoil: impl Fn() + 'static,
+    heal: impl Fn(),
+) -> bool {
+    let (config, _runs) = quiet();
+    let config = config.with_checkpoint_in_background(background);
+    let steps = if at_the_end { 3 } else { 20 };
+    let saved = folder.to_path_buf();
+    let spoil = move |step| {
+        // What is written in the background is to be whole first.
+        while step == 3 && names(&saved) != set(["epoch=0-step=2", "last"]) {
+            std::thread::yield_now();
+        }
+        if step == 3 {
+            spoil();
+        }
+    };
+    let (outcome, reached) = train::<Cpu>(
+        config.clone().with_max_steps(steps),
+        every(1).dir(folder),
+        spoil,
+    );
+    let Err(error) = outcome else {
+        return false;
+    };
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(folder.to_str().unwrap()), "{text}");
+    assert!(text.contains("saving a checkpoint"), "{text}");
+    let latest = 3 + u64::from(background && !at_the_end);
+    assert!((3..=latest).contains(&reached), "{reached}: {text}");
+    assert_eq!(weights_at(&folder.join("epoch=0-step=2")), [-1.0, 1.0]);
+    assert_eq!(names(folder), set(["epoch=0-step=2", "last"]), "{text}");
+
+    heal();
+    let config = config.with_max_steps(5).with_resume(Resume::Last);
+    let outcome = train::<Cpu>(config, every(1).dir(folder), |_| {})
+        .0
+        .unwrap();
+    assert_eq!(outcome.model.values(), [-4.0, 1.0]);
+    let expected = set(["epoch=0-step=2", "epoch=0-step=5", "last"]);
+    assert_eq!(names(folder), expected);
+    true
+}
+
+const CASES: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
+
+#[test]
+fn a_disk_that_becomes_read_only_ends_the_run() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let disk = Rc::new(disk);
+    for (case, how) in CASES.into_iter().enumerate() {
+        let folder = disk.0.path().join(format!("case-{case}"));
+        let spoiled = Rc::clone(&disk);
+        let refused = assert_refused(
+            &folder,
+            how,
+            move || spoiled.remount("ro"),
+            || disk.remount("rw"),
+        );
+        assert!(refused);
+    }
+}
+
+/// With a page more each time, another file of the checkpoint is the first that does not fit.
+#[test]
+fn a_full_disk_ends_the_run() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let disk = Rc::new(disk);
+    for (case, how) in CASES.into_iter().enumerate() {
+        let refuses = |pages: &u64| {
+            let folder = disk.0.path().join(format!("case-{case}-{pages}"));
+            let (filled, pages) = (Rc::clone(&disk), *pages);
+            let heal = || fs::remove_file(disk.ballast()).unwrap();
+            let refused = assert_refused(&folder, how, move || filled.fill(pages), heal);
+            if !refused {
+                heal();
+            }
+            refused
+        };
+        // Model, optimizer, state, manifest.
+        let refused = (0..).take_while(refuses).count();
+        assert!(refused >= 4, "{refused}");
+    }
+}
+
+/// A run of 6 steps that kept those of steps 2, 4 and 6; the folder of its checkpoints.
+fn three_kept() -> (TrainerConfig, TempDir, PathBuf) {
+    let (config, runs) = quiet();
+    let checkpoints = every(2).save_top_k(-1);
+    let config = config.with_max_steps(6);
+    train::<Cpu>(config.clone(), checkpoints, |_| {}).0.unwrap();
+    let folder = runs.path().join("runs/version_0/checkpoints");
+    (config.with_max_steps(8), runs, folder)
+}
+
+/// Resumes a run to step 8; the step it began at, and how it ended.
+fn resumed(config: TrainerConfig) -> (u64, Result<FitOutcome<Weights<Cpu>>>) {
+    let first = Rc::new(Cell::new(None));
+    let begun = Rc::clone(&first);
+    let watch = move |step: u64| begun.set(begun.get().or(Some(step - 1)));
+    let (outcome, _) = train(config, every(2).save_top_k(-1), watch);
+    (first.get().unwrap_or(0), outcome)
+}
+
+fn damage(path: &Path, how: &str) {
+    let mut bytes = fs::read(path).unwrap();
+    match (how, bytes.last_mut()) {
+        ("cut", _) => bytes.truncate(bytes.len() / 2),
+        ("flipped", Some(last)) => *last ^= 1,
+        _ => return fs::remove_file(path).unwrap(),
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over() {
+    let (_, _runs, folder) = three_kept();
+    let files = names(&folder.join("epoch=0-step=6"));
+    let expected = [
+        "manifest.json",
+        "model.safetensors",
+        "optimizer-0.cbor",
+        "state.json",
+    ];
+    assert_eq!(files, set(expected));
+    for (file, how) in files
+        .iter()
+        .flat_map(|file| ["cut", "flipped", "gone"].map(|how| (file, how)))
+    {
+        let (config, _runs, folder) = three_kept();
+        let [whole, newest] = [4, 6].map(|step| folder.join(format!("epoch=0-step={step}")));
+        damage(&newest.join(file), how);
+        let before = names(&folder);
+        let assert_named = |config: TrainerConfig, hint: &str| {
+            let (begun, outcome) = resumed(config);
+            let error = outcome.unwrap_err();
+            assert_eq!((begun, error.kind()), (0, ErrorKind::Corrupt), "{error}");
+            let text = error.to_string();
+            for part in [newest.to_str().unwrap(), &format!("`{file}`"), hint] {
+                assert!(text.contains(part), "{how}: `{part}` is not in: {text}");
+            }
+            assert_eq!(names(&folder), before);
+        };
+        let last = config.clone().with_resume(Resume::Last);
+        assert_named(last.clone().with_resume_strict(true), "resuming");
+        let hint = format!("(the newest whole one beside it is `{}`)", whole.display());
+        for path in [newest.clone(), folder.join("last")] {
+            assert_named(config.clone().with_resume(Resume::Path(path)), &hint);
+        }
+
+        let run = folder.parent().unwrap().to_path_buf();
+        for resume in [Resume::Last, Resume::Path(run.clone())] {
+            let (begun, outcome) = resumed(config.clone().with_resume(resume));
+            let outcome = outcome.unwrap();
+            assert_eq!(
+                (begun, outcome.run_dir.as_ref()),
+                (4, Some(&run)),
+                "{file} {how}"
+            );
+            assert_eq!(outcome.model.values(), [-7.0, 1.0]);
+            let newest = outcome.last_checkpoint.unwrap();
+            assert_eq!(weights_at(&newest), [-7.0, 1.0]);
+            assert_eq!(weights_at(&whole), [-3.0, 1.0]);
+            fs::remove_dir_all(newest).unwrap();
+            fs::remove_dir_all(folder.join("epoch=0-step=6-v1")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn damaged_checkpoints_alone_are_an_error() {
+    let (config, _runs, folder) = three_kept();
+    for (step, file) in [
+        (2, "model.safetensors"),
+        (4, "state.json"),
+        (6, "manifest.json"),
+    ] {
+        damage(
+            &folder.join(format!("epoch=0-step={step}")).join(file),
+            "cut",
+        );
+    }
+    let (_, outcome) = resumed(config.with_resume(Resume::Last));
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("resuming: no checkpoint is whole: "),
+        "{text}"
+    );
+    assert!(text.contains("`manifest.json`"), "{text}");
+}
+
+/// Nothing else vouches for the manifest, so each of its bits is tried.
+#[test]
+fn no_flipped_bit_of_a_manifest_makes_another_checkpoint() {
+    let (_, _runs, folder) = three_kept();
+    let path = folder.join("epoch=0-step=6");
+    let manifest = path.join("manifest.json");
+    let text = fs::read(&manifest).unwrap();
+    let mut unnoticed = BTreeSet::new();
+    for bit in 0..8 * text.len() {
+        let mut flipped = text.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&manifest, &flipped).unwrap();
+        match Checkpoint::open(&path) {
+            Ok(_) => {
+                unnoticed.insert(
+                    String::from_utf8_lossy(&text[..bit / 8])
+                        .lines()
+                        .last()
+                        .unwrap_or("")
+                        .to_owned(),
+                );
+            }
+            Err(e) if e.kind() == ErrorKind::Corrupt => {}
+            Err(e) => {
+                unnoticed.insert(e.to_string());
+            }
+        }
+    }
+    assert_eq!(unnoticed, set([]));
+}
+
+fn folder_with_notes() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    fs::create_dir(folder.path().join("mine")).unwrap();
+    fs::write(folder.path().join("mine/model.txt"), "mine").unwrap();
+    folder
+}
+
+/// What is in the folder of [`folder_with_notes`] beside the notes: the steps of its checkpoints.
+#[track_caller]
+fn steps_beside_notes(folder: &Path) -> Vec<u64> {
+    for notes in ["notes.txt", "mine/model.txt"] {
+        assert_eq!(fs::read_to_string(folder.join(notes)).unwrap(), "mine");
+    }
+    let others = names(folder).into_iter();
+    let others = others.filter(|name| name != "notes.txt" && name != "mine");
+    let steps = others.map(|name| step_of(&name).unwrap_or_else(|| panic!("`{name}`")));
+    let mut steps: Vec<u64> = steps.collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// It keeps the two newest, and goes on in another folder or in the same.
+fn a_resumed_run_removes_nothing_of_others<B: AutodiffBackend>() {
+    for in_place in [false, true] {
+        let (config, _runs) = quiet();
+        let [a, b] = [folder_with_notes(), folder_with_notes()];
+        let [a, b] = [a.path(), b.path()];
+        let two_newest = |dir: &Path| {
+            let newest = every(2).monitor("step", Mode::Max).save_top_k(2);
+            newest.save_last(SaveLast::Off).dir(dir)
+        };
+        let first = config.clone().with_max_steps(5);
+        train::<B>(first, two_newest(a), |_| {}).0.unwrap();
+        assert_eq!(steps_beside_notes(a), [2, 4]);
+
+        let from = a.join("epoch=0-step=4");
+        let second = config
+            .with_max_steps(8)
+            .with_resume(Resume::Path(from.clone()));
+        let into = if in_place { a } else { b };
+        let outcome = train::<B>(second, two_newest(into), |_| {}).0.unwrap();
+        assert_eq!(outcome.model.values(), [-7.0, 1.0]);
+        let (in_a, in_b) = match in_place {
+            false => (vec![2, 4], vec![6, 8]),
+            // What it was resumed from stays.
+            true => (vec![4, 6, 8], vec![]),
+        };
+        assert_eq!(steps_beside_notes(a), in_a);
+        assert_eq!(steps_beside_notes(b), in_b);
+        let model = checkpoint::load_model(from, Weights::<B>::new(0.0, 0.0)).unwrap();
+        assert_eq!(model.values(), [-3.0, 1.0]);
+    }
+}

@@ -65,6 +65,8 @@ impl State {
         let mut dropped: Vec<Kept> = Vec::new();
         if is_new {
             dropped.extend(self.last.replace(kept.clone()));
+        } else if score.is_some() {
+            self.last = Some(kept.clone());
         }
         if let Some(at) = at {
             self.best.insert(at, kept.clone());

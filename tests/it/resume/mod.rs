@@ -1,0 +1,4 @@
+//! A run that is stopped and resumed is the run that was never stopped.
+
+mod equivalence;
+mod trials;
