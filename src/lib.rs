@@ -12,11 +12,11 @@
 //! | [`metric`] | metrics whose state merges |
 //! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
 //! | [`mod@launch`] | [`Recipe`]: from `main` to the accelerator that is there |
-//! | [`signals`] | Ctrl-C and SIGTERM |
+//! | [`signals`] | Ctrl-C, SIGTERM, and SIGUSR1 in jobs of SLURM |
 //! | [`trainer`] | [`Trainer`]: fit, validate, test, predict |
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
-//! | [`checkpoint`] | what is saved, and where |
+//! | [`checkpoint`] | what is saved, where, and how it is read back |
 //! | [`mod@doctor`] | what the machine offers, and whether it computes right |
 //! | [`testing`] | tiny modules with known answers |
 //!
@@ -39,6 +39,7 @@ mod mode;
 mod panics;
 mod parameters;
 pub mod signals;
+mod slurm;
 mod table;
 
 pub mod metric;

@@ -19,6 +19,8 @@
 
 mod find;
 mod folder;
+#[cfg(test)]
+mod hostile;
 mod state;
 mod tensors;
 mod weights;

@@ -4,6 +4,7 @@ use super::folder::Files;
 use super::tensors::{self, Tensors};
 use super::{MODEL, folder};
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, DType, Float, Int, Tensor, TensorData};
@@ -47,7 +48,8 @@ impl Weights {
     /// No such file, a damaged one ([`ErrorKind::Corrupt`]), or another kind of file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if path.is_dir() {
+        let found = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+        if found.is_dir() {
             let files = Files::read(path)?;
             return Self::of_checkpoint(path, &files);
         }
@@ -57,10 +59,7 @@ impl Weights {
                 let bytes = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
                 Self::from_safetensors(&path.display().to_string(), &bytes)
             }
-            Some("pt" | "pth" | "bin") => {
-                std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
-                Self::from_pytorch_file(path)
-            }
+            Some("pt" | "pth" | "bin") => Self::from_pytorch_file(path),
             _ => Err(Error::config(format!(
                 "`{}` is no file of weights; use a checkpoint's folder, or a .safetensors, .pt or \
                  .pth file",
@@ -95,25 +94,8 @@ impl Weights {
 
     #[cfg(feature = "pytorch")]
     fn from_pytorch_file(path: &Path) -> Result<Self> {
-        use burn_store::pytorch::PytorchReader;
-
-        let source = path.display().to_string();
-        let corrupt = |e: String| {
-            let what = format!("`{source}` cannot be read as a PyTorch file");
-            Error::new(ErrorKind::Corrupt, what).with_source(e)
-        };
-        // The reader is not ours: what it does not foresee must not end the process.
-        let tensors = crate::panics::catch(ErrorKind::Corrupt, || {
-            let reader = PytorchReader::new(path).map_err(|e| corrupt(e.to_string()))?;
-            let tensors = reader.into_tensors().into_iter();
-            tensors
-                .map(|(path, tensor)| {
-                    let data = tensor.to_data();
-                    Ok((path, data.map_err(|e| corrupt(format!("{e:?}")))?))
-                })
-                .collect::<Result<Tensors>>()
-        })?;
-        Ok(Self::new(tensors, source).from_pytorch())
+        let tensors = tensors::of_pytorch_file(path)?;
+        Ok(Self::new(tensors, path.display().to_string()).from_pytorch())
     }
 
     #[cfg(not(feature = "pytorch"))]
@@ -161,12 +143,21 @@ impl Weights {
             stack: Vec::new(),
             report: LoadReport::default(),
         };
-        let model = crate::panics::catch(ErrorKind::Backend, || Ok(model.map(&mut mapper)))
-            .map_err(|e| e.context(format!("loading `{source}`")))?;
+        let model = panics::catch(ErrorKind::Backend, || {
+            // Running statistics of the last batch wait to be joined, and would replace what is
+            // loaded; a record joins them. A copy draws initial weights of its own, unless they are
+            // there.
+            let _ = model.num_params();
+            drop(model.clone().into_record());
+            Ok(model.map(&mut mapper))
+        });
+        let model = model.map_err(|e| e.context(format!("loading `{source}`")))?;
         let mut report = mapper.report;
+        // PyTorch's normalisation counts its batches; Burn's does not.
+        let is_count = |name: &str| name.rsplit('.').next() == Some("num_batches_tracked");
         let unexpected = mapper.tensors.into_keys();
         report.unexpected = unexpected
-            .filter(|name| !(pytorch && name.ends_with(".num_batches_tracked")))
+            .filter(|name| !(pytorch && is_count(name)))
             .collect();
         if report.loaded.is_empty() || !(partial || report.is_complete()) {
             return Err(Error::config(format!(
@@ -270,7 +261,7 @@ impl Load {
             return None;
         };
         let mut data = self.tensors.remove(&name)?;
-        if self.pytorch && self.is_linear_weight() {
+        if self.is_transposed() {
             data = transposed(data);
         }
         let found = data.shape.to_vec();
@@ -307,9 +298,10 @@ impl Load {
         has(path).or_else(|| self.pytorch.then(renamed)?)
     }
 
-    fn is_linear_weight(&self) -> bool {
-        let last = self.stack.last();
-        last.is_some_and(|(name, of)| name == "weight" && of == "Struct:Linear")
+    /// Whether the file has it with rows and columns exchanged, as PyTorch has linear layers.
+    fn is_transposed(&self) -> bool {
+        let is_weight = |(name, of): &(String, String)| name == "weight" && of == "Struct:Linear";
+        self.pytorch && self.stack.last().is_some_and(is_weight)
     }
 }
 
@@ -353,16 +345,19 @@ macro_rules! load {
             &mut self,
             param: Param<Tensor<B, D, $kind>>,
         ) -> Param<Tensor<B, D, $kind>> {
-            // What the model saves is what it loads, in shape and layout.
-            let now = param.transform_for_save().val();
+            // What the model saves is what it loads, in shape and layout. What comes from PyTorch
+            // is turned into what the layer computes with, whatever it saves.
+            let computes = self.is_transposed();
+            let now = if computes { param.val() } else { param.transform_for_save().val() };
             let (id, device) = (param.id, now.device());
-            match self.take(&now.dims(), now.dtype()) {
-                None => param,
-                Some(data) => {
-                    let tensor = Tensor::from_data(data, (&device, now.dtype()));
-                    param.transform_for_load(tensor, id)
-                }
+            let Some(data) = self.take(&now.dims(), now.dtype()) else {
+                return param;
+            };
+            let mut tensor = Tensor::from_data(data, (&device, now.dtype()));
+            if computes {
+                tensor = param.clone().map(|_| tensor).transform_for_save().val();
             }
+            param.transform_for_load(tensor, id)
         }
     )* };
 }

@@ -210,6 +210,9 @@ settings! {
     checkpoint_in_background: bool = false, with_checkpoint_in_background(bool);
 
     /// Go on from a checkpoint: `last`, `best`, or its path; with `last` and none there, start anew
+    ///
+    /// A job of SLURM looks among its own runs first, and a task of an array among those alone; a job
+    /// that SLURM has requeued goes on from its last checkpoint by itself.
     resume: Option<Resume> = None, with_resume(impl Into<Option<Resume>>);
 
     /// Refuse to resume inexactly: from an older checkpoint because the newest is damaged, or with another seed

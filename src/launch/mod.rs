@@ -9,6 +9,7 @@ use crate::fabric::Fabric;
 use crate::module::TrainModule;
 use crate::panics;
 use crate::signals;
+use crate::slurm;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use choice::{Choice, choose};
@@ -108,9 +109,24 @@ impl<B: AutodiffBackend> Launch<B> {
 ///
 /// At Ctrl-C or SIGTERM the run finishes its step, saves a checkpoint and ends, and the exit code is
 /// 130 or 143; a second signal ends the process at once. Checkpoints on disk stay whole.
+///
+/// In a job of SLURM, SIGUSR1 (`#SBATCH --requeue --signal=USR1@120`) does the same and requeues the
+/// job, also a task of an array; the exit code is 138 on Linux. When the job starts again, the run
+/// resumes.
 pub fn launch(recipe: impl Recipe) -> ExitCode {
-    let done = signals::install().and_then(|()| try_launch(recipe));
+    let job = slurm::Job::current();
+    let done = signals::install(job.is_some()).and_then(|()| try_launch(recipe));
     let signal = signals::received();
+    let is_saved = done
+        .as_ref()
+        .err()
+        .is_none_or(|e| e.kind() == ErrorKind::Interrupted);
+    if let Some(job) = job.filter(|_| signals::wants_requeue() && is_saved)
+        && let Err(error) = job.requeue()
+    {
+        eprintln!("error: {error}");
+        return ExitCode::from(error.exit_code());
+    }
     if let Err(error) = &done
         && error.kind() != ErrorKind::Interrupted
     {

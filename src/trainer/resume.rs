@@ -1,8 +1,10 @@
 //! Which checkpoint a run goes on from.
 
+use super::run_dir;
 use crate::checkpoint::{self, Checkpoint, Found};
 use crate::config::{ProgressMode, Resume, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
+use crate::slurm;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint to go on from.
@@ -17,7 +19,10 @@ pub(super) struct Resumed {
 /// # Errors
 /// There is no such checkpoint, or it is damaged.
 pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resumed>> {
-    let Some(resume) = &config.resume else {
+    // A job that goes back into the queue is started again with the same command.
+    let job = slurm::Job::current();
+    let requeued = job.filter(|job| job.is_requeued).map(|_| &Resume::Last);
+    let Some(resume) = config.resume.as_ref().or(requeued) else {
         return Ok(None);
     };
     if config.fast_dev_run.batches().is_some() {
@@ -66,8 +71,20 @@ impl Resumed {
 
 /// The folders of checkpoints, that with the newest first.
 fn folders(config: &TrainerConfig, dirs: &[&Path]) -> Result<Vec<Vec<Found>>> {
-    let runs = super::run_dir::runs(&config.run_dir)?;
-    let own = runs.into_iter().map(|run| run.join("checkpoints"));
+    let mut runs = run_dir::runs(&config.run_dir)?;
+    if let Some(job) = slurm::Job::current() {
+        let own: Vec<_> = runs
+            .iter()
+            .filter(|run| run_dir::is_of_job(run, &job))
+            .cloned()
+            .collect();
+        // The tasks of an array run side by side: each has its own run, or none yet.
+        if !own.is_empty() || job.is_of_array {
+            runs = own;
+        }
+    }
+    // Of those written at the same moment, as far as the file system knows, the latest run counts.
+    let own = runs.into_iter().rev().map(|run| run.join("checkpoints"));
     let others = dirs.iter().map(|dir| dir.to_path_buf());
     let folders = own.chain(others).map(checkpoint::list);
     let mut folders = folders.collect::<Result<Vec<_>>>()?;
@@ -109,7 +126,7 @@ fn in_its_run(checkpoint: Checkpoint) -> Resumed {
     let run = folder.filter(|folder| folder.ends_with("checkpoints"));
     let run = run.and_then(Path::parent).map(Path::to_path_buf);
     Resumed {
-        run_dir: run.filter(|run| super::run_dir::is_run(run)),
+        run_dir: run.filter(|run| run_dir::is_run(run)),
         checkpoint,
     }
 }

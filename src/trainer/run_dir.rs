@@ -4,7 +4,8 @@ use super::resume::Resumed;
 use crate::checkpoint::{self, BURN_VERSION};
 use crate::config::TrainerConfig;
 use crate::error::{Error, ErrorKind, Result};
-use serde_json::json;
+use crate::slurm;
+use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -74,6 +75,18 @@ pub(super) fn is_run(path: &Path) -> bool {
     path.join(CONFIG).is_file()
 }
 
+/// Whether a run was started by this job of SLURM.
+pub(super) fn is_of_job(run: &Path, job: &slurm::Job) -> bool {
+    let launches = fs::read_to_string(run.join(LAUNCHES)).unwrap_or_default();
+    let started_by = |line: &str| {
+        let launch: Value = serde_json::from_str(line).ok()?;
+        launch.get("slurm_job")?.as_str().map(str::to_owned)
+    };
+    launches
+        .lines()
+        .any(|line| started_by(line).as_ref() == Some(&job.id))
+}
+
 fn version(name: &str) -> Option<u64> {
     name.strip_prefix("version_")?.parse().ok()
 }
@@ -127,6 +140,7 @@ fn add_launch(dir: &Path, config: &TrainerConfig, resumed_from: Option<&Path>) -
         "burn": BURN_VERSION,
         "command": std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "git": git_revision(),
+        "slurm_job": slurm::Job::current().map(|job| job.id),
         "resumed_from": resumed_from,
         "config": config,
     });

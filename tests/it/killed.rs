@@ -2,6 +2,9 @@
 
 #![cfg(unix)]
 
+mod disk;
+mod kept;
+
 use crate::support::*;
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
@@ -25,8 +28,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use tempfile::TempDir;
-
-on_each_backend!(a_resumed_run_removes_nothing_of_others);
 
 /// More than 50 MB of parameters, and as much again in the optimizer. All are equal: after k steps
 /// the momentum is k and each weight -k(k + 1)/2, which floats hold exactly. One step more shows
@@ -117,7 +118,7 @@ fn endless_process() {
         .with_resume(Resume::Last)
         .with_checkpoint_in_background(std::env::var_os("KILLED_BACKGROUND").is_some())
         .with_checkpoint_every_n_steps(1)
-        .with_max_steps(steps.map_or(u64::MAX, |steps| steps.parse().unwrap()));
+        .with_max_steps(steps.map_or(1_000_000, |steps| steps.parse().unwrap()));
     Trainer::new(config, Default::default())
         .with_callback(Compare)
         .fit(
@@ -346,7 +347,7 @@ fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
     let (mut run, mut newest, mut resumed_from) = (0, None, BTreeSet::new());
     let mut killed = BTreeMap::<&str, usize>::new();
     for kill in 0..KILLS {
-        // The first has nothing to go on from, and neither has the second.
+        // With the first killed this early, the second has nothing to go on from, either.
         let at = match kill {
             0 => Stage::Begun,
             _ => Stage::random(&mut rng),
@@ -424,50 +425,6 @@ fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
     assert_eq!(left, set([end.as_str(), "last", "notes.txt"]));
 }
 
-/// A small disk, which only somebody who may mount has.
-struct Disk(TempDir);
-
-impl Disk {
-    fn new() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
-        let why = match mount.arg(folder.path()).output() {
-            Ok(output) if output.status.success() => return Some(Self(folder)),
-            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Err(e) => e.to_string(),
-        };
-        eprintln!("skipped: cannot mount a small disk: {}", why.trim());
-        None
-    }
-
-    fn remount(&self, how: &str) {
-        let mut mount = Command::new("mount");
-        mount.args(["-o", &format!("remount,{how}")]);
-        let output = mount.arg(self.0.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// Writes until so many pages are left, of which each file takes one.
-    fn fill(&self, pages: u64) {
-        let path = self.ballast();
-        let mut ballast = File::create(&path).unwrap();
-        while ballast.write_all(&[1; 4096]).is_ok() {}
-        let bytes = ballast.metadata().unwrap().len();
-        ballast.set_len(bytes - pages * 4096).unwrap();
-    }
-
-    fn ballast(&self) -> PathBuf {
-        self.0.path().join("ballast")
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 /// Trains weights (1, 1), which go down to (1 - steps, 1), and hands back where it stopped, too.
 fn train<B: AutodiffBackend>(
     config: TrainerConfig,
@@ -487,7 +444,7 @@ fn train<B: AutodiffBackend>(
     let outcome = Trainer::new(config, B::Device::default())
         .with_callback(watch)
         .with_callback(checkpoints)
-        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(20));
+        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(50));
     (outcome, step.get())
 }
 
@@ -501,292 +458,4 @@ fn every(steps: u64) -> ModelCheckpoint {
 fn weights_at(path: &Path) -> [f32; 2] {
     let model = Weights::<Cpu>::new(0.0, 0.0);
     checkpoint::load_model(path, model).unwrap().values()
-}
-
-/// The disk becomes bad in step 3 of a run that saves each step, which must fail with the next save
-/// at the latest, and with the one before intact. `false` from `spoil`: this disk is good enough.
-fn assert_refused(
-    folder: &Path,
-    [background, at_the_end]: [bool; 2],
-    spoil: impl Fn() + 'static,
-    heal: impl Fn(),
-) -> bool {
-    let (config, _runs) = quiet();
-    let config = config.with_checkpoint_in_background(background);
-    let steps = if at_the_end { 3 } else { 20 };
-    let saved = folder.to_path_buf();
-    let spoil = move |step| {
-        // What is written in the background is to be whole first.
-        while step == 3 && names(&saved) != set(["epoch=0-step=2", "last"]) {
-            std::thread::yield_now();
-        }
-        if step == 3 {
-            spoil();
-        }
-    };
-    let (outcome, reached) = train::<Cpu>(
-        config.clone().with_max_steps(steps),
-        every(1).dir(folder),
-        spoil,
-    );
-    let Err(error) = outcome else {
-        return false;
-    };
-    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-    let text = error.to_string();
-    assert!(text.contains(folder.to_str().unwrap()), "{text}");
-    assert!(text.contains("saving a checkpoint"), "{text}");
-    let latest = 3 + u64::from(background && !at_the_end);
-    assert!((3..=latest).contains(&reached), "{reached}: {text}");
-    assert_eq!(weights_at(&folder.join("epoch=0-step=2")), [-1.0, 1.0]);
-    assert_eq!(names(folder), set(["epoch=0-step=2", "last"]), "{text}");
-
-    heal();
-    let config = config.with_max_steps(5).with_resume(Resume::Last);
-    let outcome = train::<Cpu>(config, every(1).dir(folder), |_| {})
-        .0
-        .unwrap();
-    assert_eq!(outcome.model.values(), [-4.0, 1.0]);
-    let expected = set(["epoch=0-step=2", "epoch=0-step=5", "last"]);
-    assert_eq!(names(folder), expected);
-    true
-}
-
-const CASES: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
-
-#[test]
-fn a_disk_that_becomes_read_only_ends_the_run() {
-    let Some(disk) = Disk::new() else {
-        return;
-    };
-    let disk = Rc::new(disk);
-    for (case, how) in CASES.into_iter().enumerate() {
-        let folder = disk.0.path().join(format!("case-{case}"));
-        let spoiled = Rc::clone(&disk);
-        let refused = assert_refused(
-            &folder,
-            how,
-            move || spoiled.remount("ro"),
-            || disk.remount("rw"),
-        );
-        assert!(refused);
-    }
-}
-
-/// With a page more each time, another file of the checkpoint is the first that does not fit.
-#[test]
-fn a_full_disk_ends_the_run() {
-    let Some(disk) = Disk::new() else {
-        return;
-    };
-    let disk = Rc::new(disk);
-    for (case, how) in CASES.into_iter().enumerate() {
-        let refuses = |pages: &u64| {
-            let folder = disk.0.path().join(format!("case-{case}-{pages}"));
-            let (filled, pages) = (Rc::clone(&disk), *pages);
-            let heal = || fs::remove_file(disk.ballast()).unwrap();
-            let refused = assert_refused(&folder, how, move || filled.fill(pages), heal);
-            if !refused {
-                heal();
-            }
-            refused
-        };
-        // Model, optimizer, state, manifest.
-        let refused = (0..).take_while(refuses).count();
-        assert!(refused >= 4, "{refused}");
-    }
-}
-
-/// A run of 6 steps that kept those of steps 2, 4 and 6; the folder of its checkpoints.
-fn three_kept() -> (TrainerConfig, TempDir, PathBuf) {
-    let (config, runs) = quiet();
-    let checkpoints = every(2).save_top_k(-1);
-    let config = config.with_max_steps(6);
-    train::<Cpu>(config.clone(), checkpoints, |_| {}).0.unwrap();
-    let folder = runs.path().join("runs/version_0/checkpoints");
-    (config.with_max_steps(8), runs, folder)
-}
-
-/// Resumes a run to step 8; the step it began at, and how it ended.
-fn resumed(config: TrainerConfig) -> (u64, Result<FitOutcome<Weights<Cpu>>>) {
-    let first = Rc::new(Cell::new(None));
-    let begun = Rc::clone(&first);
-    let watch = move |step: u64| begun.set(begun.get().or(Some(step - 1)));
-    let (outcome, _) = train(config, every(2).save_top_k(-1), watch);
-    (first.get().unwrap_or(0), outcome)
-}
-
-fn damage(path: &Path, how: &str) {
-    let mut bytes = fs::read(path).unwrap();
-    match (how, bytes.last_mut()) {
-        ("cut", _) => bytes.truncate(bytes.len() / 2),
-        ("flipped", Some(last)) => *last ^= 1,
-        _ => return fs::remove_file(path).unwrap(),
-    }
-    fs::write(path, bytes).unwrap();
-}
-
-#[test]
-fn a_damaged_checkpoint_is_passed_over() {
-    let (_, _runs, folder) = three_kept();
-    let files = names(&folder.join("epoch=0-step=6"));
-    let expected = [
-        "manifest.json",
-        "model.safetensors",
-        "optimizer-0.cbor",
-        "state.json",
-    ];
-    assert_eq!(files, set(expected));
-    for (file, how) in files
-        .iter()
-        .flat_map(|file| ["cut", "flipped", "gone"].map(|how| (file, how)))
-    {
-        let (config, _runs, folder) = three_kept();
-        let [whole, newest] = [4, 6].map(|step| folder.join(format!("epoch=0-step={step}")));
-        damage(&newest.join(file), how);
-        let before = names(&folder);
-        let assert_named = |config: TrainerConfig, hint: &str| {
-            let (begun, outcome) = resumed(config);
-            let error = outcome.unwrap_err();
-            assert_eq!((begun, error.kind()), (0, ErrorKind::Corrupt), "{error}");
-            let text = error.to_string();
-            for part in [newest.to_str().unwrap(), &format!("`{file}`"), hint] {
-                assert!(text.contains(part), "{how}: `{part}` is not in: {text}");
-            }
-            assert_eq!(names(&folder), before);
-        };
-        let last = config.clone().with_resume(Resume::Last);
-        assert_named(last.clone().with_resume_strict(true), "resuming");
-        let hint = format!("(the newest whole one beside it is `{}`)", whole.display());
-        for path in [newest.clone(), folder.join("last")] {
-            assert_named(config.clone().with_resume(Resume::Path(path)), &hint);
-        }
-
-        let run = folder.parent().unwrap().to_path_buf();
-        for resume in [Resume::Last, Resume::Path(run.clone())] {
-            let (begun, outcome) = resumed(config.clone().with_resume(resume));
-            let outcome = outcome.unwrap();
-            assert_eq!(
-                (begun, outcome.run_dir.as_ref()),
-                (4, Some(&run)),
-                "{file} {how}"
-            );
-            assert_eq!(outcome.model.values(), [-7.0, 1.0]);
-            let newest = outcome.last_checkpoint.unwrap();
-            assert_eq!(weights_at(&newest), [-7.0, 1.0]);
-            assert_eq!(weights_at(&whole), [-3.0, 1.0]);
-            fs::remove_dir_all(newest).unwrap();
-            fs::remove_dir_all(folder.join("epoch=0-step=6-v1")).unwrap();
-        }
-    }
-}
-
-#[test]
-fn damaged_checkpoints_alone_are_an_error() {
-    let (config, _runs, folder) = three_kept();
-    for (step, file) in [
-        (2, "model.safetensors"),
-        (4, "state.json"),
-        (6, "manifest.json"),
-    ] {
-        damage(
-            &folder.join(format!("epoch=0-step={step}")).join(file),
-            "cut",
-        );
-    }
-    let (_, outcome) = resumed(config.with_resume(Resume::Last));
-    let error = outcome.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    let text = error.to_string();
-    assert!(
-        text.starts_with("resuming: no checkpoint is whole: "),
-        "{text}"
-    );
-    assert!(text.contains("`manifest.json`"), "{text}");
-}
-
-/// Nothing else vouches for the manifest, so each of its bits is tried.
-#[test]
-fn no_flipped_bit_of_a_manifest_makes_another_checkpoint() {
-    let (_, _runs, folder) = three_kept();
-    let path = folder.join("epoch=0-step=6");
-    let manifest = path.join("manifest.json");
-    let text = fs::read(&manifest).unwrap();
-    let mut unnoticed = BTreeSet::new();
-    for bit in 0..8 * text.len() {
-        let mut flipped = text.clone();
-        flipped[bit / 8] ^= 1 << (bit % 8);
-        fs::write(&manifest, &flipped).unwrap();
-        match Checkpoint::open(&path) {
-            Ok(_) => {
-                unnoticed.insert(
-                    String::from_utf8_lossy(&text[..bit / 8])
-                        .lines()
-                        .last()
-                        .unwrap_or("")
-                        .to_owned(),
-                );
-            }
-            Err(e) if e.kind() == ErrorKind::Corrupt => {}
-            Err(e) => {
-                unnoticed.insert(e.to_string());
-            }
-        }
-    }
-    assert_eq!(unnoticed, set([]));
-}
-
-fn folder_with_notes() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("notes.txt"), "mine").unwrap();
-    fs::create_dir(folder.path().join("mine")).unwrap();
-    fs::write(folder.path().join("mine/model.txt"), "mine").unwrap();
-    folder
-}
-
-/// What is in the folder of [`folder_with_notes`] beside the notes: the steps of its checkpoints.
-#[track_caller]
-fn steps_beside_notes(folder: &Path) -> Vec<u64> {
-    for notes in ["notes.txt", "mine/model.txt"] {
-        assert_eq!(fs::read_to_string(folder.join(notes)).unwrap(), "mine");
-    }
-    let others = names(folder).into_iter();
-    let others = others.filter(|name| name != "notes.txt" && name != "mine");
-    let steps = others.map(|name| step_of(&name).unwrap_or_else(|| panic!("`{name}`")));
-    let mut steps: Vec<u64> = steps.collect();
-    steps.sort_unstable();
-    steps
-}
-
-/// It keeps the two newest, and goes on in another folder or in the same.
-fn a_resumed_run_removes_nothing_of_others<B: AutodiffBackend>() {
-    for in_place in [false, true] {
-        let (config, _runs) = quiet();
-        let [a, b] = [folder_with_notes(), folder_with_notes()];
-        let [a, b] = [a.path(), b.path()];
-        let two_newest = |dir: &Path| {
-            let newest = every(2).monitor("step", Mode::Max).save_top_k(2);
-            newest.save_last(SaveLast::Off).dir(dir)
-        };
-        let first = config.clone().with_max_steps(5);
-        train::<B>(first, two_newest(a), |_| {}).0.unwrap();
-        assert_eq!(steps_beside_notes(a), [2, 4]);
-
-        let from = a.join("epoch=0-step=4");
-        let second = config
-            .with_max_steps(8)
-            .with_resume(Resume::Path(from.clone()));
-        let into = if in_place { a } else { b };
-        let outcome = train::<B>(second, two_newest(into), |_| {}).0.unwrap();
-        assert_eq!(outcome.model.values(), [-7.0, 1.0]);
-        let (in_a, in_b) = match in_place {
-            false => (vec![2, 4], vec![6, 8]),
-            // What it was resumed from stays.
-            true => (vec![4, 6, 8], vec![]),
-        };
-        assert_eq!(steps_beside_notes(a), in_a);
-        assert_eq!(steps_beside_notes(b), in_b);
-        let model = checkpoint::load_model(from, Weights::<B>::new(0.0, 0.0)).unwrap();
-        assert_eq!(model.values(), [-3.0, 1.0]);
-    }
 }

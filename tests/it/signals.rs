@@ -79,6 +79,127 @@ fn sigterm_saves_and_exits_with_143() {
     assert_ends_well("-TERM", 143, "terminated (SIGTERM)");
 }
 
+/// A folder with a `scontrol` that writes down what it is asked, or fails.
+fn scontrol(fails: bool) -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scontrol");
+    let asked = folder.path().join("asked");
+    let end = if fails {
+        "echo no such job >&2; exit 1"
+    } else {
+        ""
+    };
+    let script = format!("#!/bin/sh\necho \"$@\" >> '{}'\n{end}\n", asked.display());
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// The example in a job of SLURM, which has a `scontrol` in this folder.
+fn job(runs: &Path, scontrol: &Path, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(example("linear_regression"));
+    let path = format!("{}:{}", scontrol.display(), std::env::var("PATH").unwrap());
+    command
+        .args(["--accelerator", "cpu", "--max-epochs", "100000"])
+        .args(["--progress", "plain", "--run-dir"])
+        .arg(runs)
+        .env("PATH", path)
+        .envs(variables.iter().copied())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null());
+    command
+}
+
+/// Sends SIGUSR1 to a run that says `text` at its start, once it has begun to train; its exit code,
+/// and what it says afterwards.
+fn told_to_make_room(mut job: Command, text: &str) -> (Option<i32>, String) {
+    let mut child = job.spawn().unwrap();
+    let mut rest = wait_for(&mut child, text);
+    let mut line = String::new();
+    while !line.starts_with("epoch ") {
+        line.clear();
+        assert!(rest.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    send("-USR1", &child);
+    let mut stderr = String::new();
+    rest.read_to_string(&mut stderr).unwrap();
+    (child.wait().unwrap().code(), stderr)
+}
+
+#[test]
+fn a_job_of_slurm_is_requeued_and_goes_on() {
+    let (runs, scontrol) = (tempfile::tempdir().unwrap(), scontrol(false));
+    let variables = [("SLURM_JOB_ID", "7")];
+    let first = job(runs.path(), scontrol.path(), &variables);
+    let (code, stderr) = told_to_make_room(first, "accelerator: ");
+    assert_eq!(code, Some(138), "{stderr}");
+    assert!(stderr.ends_with("requeued (SIGUSR1)\n"), "{stderr}");
+    let asked = || std::fs::read_to_string(scontrol.path().join("asked")).unwrap();
+    assert_eq!(asked(), "requeue 7\n");
+
+    // SLURM starts the same command again.
+    let variables = [("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", "1")];
+    let again = job(runs.path(), scontrol.path(), &variables);
+    let (code, stderr) = told_to_make_room(again, "resuming from `");
+    assert_eq!(code, Some(138), "{stderr}");
+    assert_eq!(asked(), "requeue 7\nrequeue 7\n");
+    assert_eq!(names(runs.path()), ["version_0"]);
+    let launches = std::fs::read_to_string(runs.path().join("version_0/run.jsonl")).unwrap();
+    assert_eq!(launches.lines().count(), 2);
+}
+
+#[test]
+fn tasks_of_an_array_go_on_with_their_own_runs() {
+    let (runs, scontrol) = (tempfile::tempdir().unwrap(), scontrol(false));
+    let task = |task: &str, restarts: &str| {
+        let variables = [
+            ("SLURM_JOB_ID", "9"),
+            ("SLURM_ARRAY_JOB_ID", "5"),
+            ("SLURM_ARRAY_TASK_ID", task),
+            ("SLURM_RESTART_COUNT", restarts),
+        ];
+        let mut command = job(runs.path(), scontrol.path(), &variables);
+        command.args(["--resume", "last"]);
+        command
+    };
+    for (index, restarts, said) in [
+        ("3", "0", "starting anew"),
+        // Not the other task's run.
+        ("4", "0", "starting anew"),
+        ("3", "1", "version_0/"),
+        ("4", "1", "version_1/"),
+    ] {
+        let (code, stderr) = told_to_make_room(task(index, restarts), said);
+        assert_eq!(code, Some(138), "{stderr}");
+    }
+    let asked = std::fs::read_to_string(scontrol.path().join("asked")).unwrap();
+    assert_eq!(
+        asked,
+        "requeue 5_3\nrequeue 5_4\nrequeue 5_3\nrequeue 5_4\n"
+    );
+}
+
+#[test]
+fn a_job_that_cannot_be_requeued_says_so() {
+    let (runs, scontrol) = (tempfile::tempdir().unwrap(), scontrol(true));
+    let variables = [("SLURM_JOB_ID", "7")];
+    let (code, stderr) = told_to_make_room(
+        job(runs.path(), scontrol.path(), &variables),
+        "accelerator: ",
+    );
+    assert_eq!(code, Some(1), "{stderr}");
+    let said = "error: cannot requeue the job: `scontrol requeue 7`: exit status: 1, no such job; \
+                what was saved is there\n";
+    assert!(stderr.ends_with(said), "{stderr}");
+    assert!(
+        runs.path()
+            .join("version_0/checkpoints/last/manifest.json")
+            .exists()
+    );
+}
+
 /// Never comes back from the second batch.
 struct Hang;
 

@@ -179,6 +179,15 @@ pub fn ones<B: AutodiffBackend>(n: usize) -> Loaders<Weights<B>> {
     Loaders::new(gradients(vec![1.0; n]))
 }
 
+/// The names of the checkpoints in a folder, in order.
+pub fn checkpoints(folder: &Path) -> Vec<String> {
+    let found = firebox::checkpoint::list(folder).unwrap().into_iter();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut names: Vec<_> = found.map(|found| name(&found.path)).collect();
+    names.sort();
+    names
+}
+
 /// A quiet config with every step logged, and the folder that its runs go to.
 pub fn quiet() -> (TrainerConfig, TempDir) {
     let runs = tempfile::tempdir().unwrap();

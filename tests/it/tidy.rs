@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
         "panics",
         "parameters",
         "signals",
+        "slurm",
         "table",
     ],
     &["error", "exact", "mode", "progress"],

@@ -4,7 +4,7 @@ mod name;
 mod policy;
 
 use super::{Alias, Callback, RunContext, absolute, moved};
-use crate::config::SaveTopK;
+use crate::config::{Monitor, SaveTopK};
 use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::module::TrainModule;
@@ -42,7 +42,7 @@ use std::time::Duration;
 pub struct ModelCheckpoint {
     dir: Option<PathBuf>,
     name: String,
-    monitor: Option<(String, Mode)>,
+    monitor: Option<Monitor>,
     save_top_k: Option<SaveTopK>,
     save_last: SaveLast,
     every_n_epochs: u64,
@@ -71,7 +71,7 @@ pub enum SaveLast {
 struct Rules {
     dir: Option<PathBuf>,
     template: Option<Template>,
-    monitor: Option<(String, Mode)>,
+    monitor: Option<Monitor>,
     every_n_steps: Option<u64>,
     policy: Policy,
 }
@@ -126,7 +126,8 @@ impl ModelCheckpoint {
     /// Keeps the best by this logged value, written whenever the value is new. A value that is not
     /// finite is never the best. `step` and `epoch` are values, too.
     pub fn monitor(mut self, name: impl Into<String>, mode: Mode) -> Self {
-        self.monitor = Some((name.into(), mode));
+        let name = name.into();
+        self.monitor = Some(Monitor { name, mode });
         self
     }
     /// How many of the best to keep beside the last (1 unless set; it needs a
@@ -170,8 +171,7 @@ impl ModelCheckpoint {
     /// The rules of a run with these settings.
     fn rules<M: TrainModule>(&self, cx: &RunContext<'_, M>) -> Result<Rules> {
         let config = cx.config();
-        let monitor = config.monitor.clone().map(|m| (m.name, m.mode));
-        let monitor = one_of("monitor", &self.monitor, monitor)?;
+        let monitor = one_of("monitor", &self.monitor, config.monitor.clone())?;
         let top_k = one_of("save_top_k", &self.save_top_k, config.save_top_k)?;
         let every_n_steps = one_of(
             "checkpoint_every_n_steps",
@@ -200,7 +200,7 @@ impl ModelCheckpoint {
             template: Some(Template::parse(&self.name)?),
             every_n_steps: every_n_steps.filter(|n| *n > 0),
             policy: Policy {
-                mode: monitor.as_ref().map(|(_, mode)| *mode),
+                mode: monitor.as_ref().map(|monitor| monitor.mode),
                 top_k,
                 keeps_last,
             },
@@ -277,8 +277,7 @@ impl ModelCheckpoint {
     }
 
     fn monitor_name(&self) -> Option<&str> {
-        let (name, _) = self.rules.monitor.as_ref()?;
-        Some(name)
+        self.rules.monitor.as_ref().map(|m| m.name.as_str())
     }
 
     /// The watched value, if it is among what has just ended.
@@ -309,15 +308,15 @@ fn epoch<M: TrainModule>(cx: &RunContext<'_, M>) -> u64 {
 }
 
 /// What the program or the settings say; an error if they differ.
-fn one_of<T: Clone + PartialEq + std::fmt::Debug>(
+fn one_of<T: Clone + PartialEq + std::fmt::Display>(
     setting: &str,
     program: &Option<T>,
     settings: Option<T>,
 ) -> Result<Option<T>> {
     match (program, settings) {
         (Some(program), Some(set)) if *program != set => Err(Error::config(format!(
-            "`{setting}` is {set:?}, but a `ModelCheckpoint` of this program says {program:?}; \
-             leave one of them out"
+            "`{setting}` is {set}, but a `ModelCheckpoint` of this program says {program}; leave one \
+             of them out"
         ))),
         (program, set) => Ok(program.clone().or(set)),
     }

@@ -108,7 +108,8 @@ impl<B: Backend> Net<B> {
 
     fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let x = self.norm.forward(self.first.forward(x));
-        self.second.forward(self.dropout.forward(activation::relu(x)))
+        self.second
+            .forward(self.dropout.forward(activation::relu(x)))
     }
 }
 
@@ -199,7 +200,11 @@ impl Recipe for Train {
             let flip = if rng.chance(0.5) { -1.0 } else { 1.0 };
             Ok((id, x.map(|x| x * flip)))
         });
-        let workers = if resume { scenario.workers_after } else { scenario.workers };
+        let workers = if resume {
+            scenario.workers_after
+        } else {
+            scenario.workers
+        };
         let train = train
             .into_loader(PointBatcher)
             .batch_size(scenario.batch_size)
@@ -253,7 +258,10 @@ fn training_process() {
     let fails = matches!(stop, Some(Stop::InBatch(_) | Stop::InValidation(_)));
     // It may be over before.
     if let Err(error) = done {
-        assert!(fails && error.to_string().ends_with("the power is out"), "{error}");
+        assert!(
+            fails && error.to_string().ends_with("the power is out"),
+            "{error}"
+        );
     }
     let path = Path::new(&runs).join("trained.json");
     let before = fs::read(&path).ok();
@@ -265,6 +273,8 @@ fn training_process() {
         assert_eq!(first, ids);
     }
     fs::write(path, serde_json::to_vec(&trained).unwrap()).unwrap();
+    let batches = TRAINED.lock().unwrap().len().to_string();
+    fs::write(Path::new(&runs).join("batches.txt"), batches).unwrap();
 }
 
 fn run(scenario: &Scenario, runs: &Path, stop: Option<Stop>, resume: bool) {
@@ -275,7 +285,11 @@ fn run(scenario: &Scenario, runs: &Path, stop: Option<Stop>, resume: bool) {
         resume,
     };
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["resume::equivalence::training_process", "--exact", "--ignored"])
+        .args([
+            "resume::equivalence::training_process",
+            "--exact",
+            "--ignored",
+        ])
         .args(["--nocapture", "--test-threads", "1"])
         .env("FIREBOX_TEST_PART", serde_json::to_string(&part).unwrap())
         .output()
@@ -291,9 +305,18 @@ fn left_behind(runs: &Path) -> Vec<(String, Vec<u8>)> {
     assert!(!runs.join("version_1").exists(), "it goes on in its folder");
     let last = fs::canonicalize(run.join("checkpoints/last")).unwrap();
     let mut files = vec![
-        ("metrics.csv".into(), fs::read(run.join("metrics.csv")).unwrap()),
-        ("trained.json".into(), fs::read(runs.join("trained.json")).unwrap()),
-        ("last".into(), last.file_name().unwrap().as_encoded_bytes().to_vec()),
+        (
+            "metrics.csv".into(),
+            fs::read(run.join("metrics.csv")).unwrap(),
+        ),
+        (
+            "trained.json".into(),
+            fs::read(runs.join("trained.json")).unwrap(),
+        ),
+        (
+            "last".into(),
+            last.file_name().unwrap().as_encoded_bytes().to_vec(),
+        ),
     ];
     for entry in fs::read_dir(&last).unwrap() {
         let entry = entry.unwrap();
@@ -329,15 +352,16 @@ fn timeless(state: &[u8], runs: &Path) -> Vec<u8> {
     text.replace(runs.to_str().unwrap(), "RUNS").into_bytes()
 }
 
+/// The number of batches that the last process has trained on.
 #[track_caller]
-fn assert_same(scenario: &Scenario) {
-    let [through, stopped] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    run(scenario, through.path(), None, false);
+fn assert_same(scenario: &Scenario) -> usize {
+    let [through_dir, stopped_dir] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    run(scenario, through_dir.path(), None, false);
     let stops = scenario.stops.iter().map(|stop| Some(*stop)).chain([None]);
     for (index, stop) in stops.enumerate() {
-        run(scenario, stopped.path(), stop, index > 0);
+        run(scenario, stopped_dir.path(), stop, index > 0);
     }
-    let (through, stopped) = (left_behind(through.path()), left_behind(stopped.path()));
+    let [through, stopped] = [&through_dir, &stopped_dir].map(|dir| left_behind(dir.path()));
     let names = |files: &[(String, Vec<u8>)]| files.iter().map(|f| f.0.clone()).collect::<Vec<_>>();
     assert_eq!(names(&through), names(&stopped), "{scenario:?}");
     for ((name, expected), (_, found)) in through.iter().zip(&stopped) {
@@ -350,6 +374,8 @@ fn assert_same(scenario: &Scenario) {
             );
         }
     }
+    let batches = fs::read_to_string(stopped_dir.path().join("batches.txt"));
+    batches.unwrap().parse().unwrap()
 }
 
 fn scenario(accelerator: &'static str) -> impl Strategy<Value = Scenario> {
@@ -395,9 +421,11 @@ fn before_the_end(stops: Vec<Stop>, sizes: (usize, usize, u64, u64)) -> Vec<Stop
 
 /// Each case takes three or four processes, so there are few of them; `PROPTEST_CASES` is for more.
 fn resumed_is_never_stopped(accelerator: &'static str) {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok());
     let config = Config {
-        cases: cases.unwrap_or(12),
+        cases: cases.unwrap_or(20),
         failure_persistence: None,
         // A smaller case is worth its time only to a person who looks for a fault.
         max_shrink_iters: if cases.is_some() { 60 } else { 0 },
@@ -423,21 +451,46 @@ fn resumed_is_never_stopped_on_ndarray() {
     resumed_is_never_stopped("ndarray");
 }
 
+#[cfg(feature = "flex")]
+fn plain() -> Scenario {
+    Scenario {
+        accelerator: "flex".into(),
+        samples: 10,
+        batch_size: 2,
+        epochs: 3,
+        accumulate: 1,
+        workers: 0,
+        workers_after: 2,
+        schedule: 0,
+        validate: 0,
+        background: false,
+        stops: Vec::new(),
+    }
+}
+
+/// 15 steps in all. The second stop is at the end of an epoch.
+#[cfg(feature = "flex")]
+#[test]
+fn the_rest_of_the_steps_comes_and_no_more() {
+    for (stop, rest) in [(3, 12), (5, 10), (7, 8)] {
+        let scenario = Scenario {
+            stops: vec![Stop::AtStep(stop)],
+            ..plain()
+        };
+        assert_eq!(assert_same(&scenario), rest);
+    }
+}
+
 /// In the middle of a group of batches, twice, with other loader threads afterwards.
 #[cfg(feature = "flex")]
 #[test]
 fn an_unfinished_group_goes_on() {
     assert_same(&Scenario {
-        accelerator: "flex".into(),
         samples: 15,
-        batch_size: 2,
-        epochs: 3,
         accumulate: 3,
-        workers: 0,
-        workers_after: 2,
         schedule: 1,
         validate: 2,
-        background: false,
         stops: vec![Stop::InBatch(4), Stop::InBatch(13)],
+        ..plain()
     });
 }
