@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use super::folder::{self, Files, MANIFEST};
+use super::folder::{self, FileEntry, Files, MANIFEST, Manifest};
 use super::state::{Part, RunState};
 use super::{Checkpoint, GRADIENTS, MODEL, STATE, optimizer_file, pack, tensors};
 use crate::config::TrainerConfig;
@@ -29,6 +29,7 @@ use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Counts what this binary's tests have allocated.
 #[global_allocator]
@@ -70,9 +71,8 @@ impl<B: Backend> Small<B> {
 impl<B: AutodiffBackend> Small<B> {
     fn loss(&self) -> Tensor<B, 1> {
         let points = [[0.0, 1.0], [1.0, 0.5], [-1.0, 2.0]];
-        let x = self
-            .first
-            .forward(Tensor::from_floats(points, &Default::default()));
+        let points = Tensor::<B, 2>::from_floats(points, &Default::default());
+        let x = self.first.forward(points);
         self.last.forward(self.norm.forward(x)).square().mean()
     }
 }
@@ -93,8 +93,8 @@ impl<B: AutodiffBackend> TrainModule for Small<B> {
             .with_lr(0.1)
             .with_schedule(ScheduleInterval::Metric("val/loss".into()), plateau);
         let phases = Sequential::new()
-            .then(2, LinearWarmup::new(2, 0.5))
-            .then(9, Cosine::new(9));
+            .then(LinearWarmup::new(2, 0.5), 2)
+            .then(Cosine::new(9), 9);
         Ok(Optimizers::single(AdamConfig::new().init())
             .with_lr(0.01)
             .with_schedule(ScheduleInterval::Step, phases)
@@ -171,8 +171,24 @@ fn targets(files: &Files) -> Vec<String> {
     names
 }
 
+/// The bytes of the list of these files.
 fn manifest(files: &Files) -> Vec<u8> {
-    serde_json::to_vec_pretty(&files.manifest()).unwrap()
+    let entry = |content: &Vec<u8>| FileEntry {
+        bytes: content.len() as u64,
+        xxh3: format!("{:032x}", xxh3_128(content)),
+    };
+    let entries = files.contents.iter();
+    let manifest = Manifest {
+        format: folder::FORMAT,
+        firebox: "0.1.0".into(),
+        burn: super::BURN_VERSION.into(),
+        epoch: files.epoch,
+        step: files.step,
+        files: entries
+            .map(|(name, content)| (name.clone(), entry(content)))
+            .collect(),
+    };
+    serde_json::to_vec_pretty(&manifest).unwrap()
 }
 
 /// The files that a manifest lists, where those are the files that are there.

@@ -127,7 +127,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
-        let (epoch, batch) = (self.progress.epoch, self.at_batch);
+        let (epoch, batch, step) = self.at();
         let elapsed = self.elapsed();
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
@@ -156,7 +156,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             caught.map_err(|e| {
                 let place = format!("callback `{}`", callback.name());
                 match stage {
-                    Stage::Train => e.context(format!("epoch {epoch}, batch {batch}: {place}")),
+                    Stage::Train => e.context(format!("epoch {epoch}, batch {batch}, step {step}: {place}")),
                     _ => e.context(place),
                 }
             })?;
@@ -215,9 +215,17 @@ impl<'t, M: TrainModule> Run<'t, M> {
             && self.progress.epoch >= self.config.min_epochs.unwrap_or(0)
     }
 
+    /// The epoch, its batch and the optimizer steps taken, as errors name them.
+    fn at(&self) -> (u64, u64, u64) {
+        let Progress {
+            epoch, global_step, ..
+        } = self.progress;
+        (epoch, self.at_batch, global_step)
+    }
+
     /// Where an error happened.
     pub(crate) fn place(&self, what: &'static str) -> impl FnOnce(Error) -> Error + use<M> {
-        let (epoch, batch) = (self.progress.epoch, self.at_batch);
-        move |e| e.context(format!("epoch {epoch}, batch {batch}: {what}"))
+        let (epoch, batch, step) = self.at();
+        move |e| e.context(format!("epoch {epoch}, batch {batch}, step {step}: {what}"))
     }
 }

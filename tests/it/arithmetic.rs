@@ -191,7 +191,7 @@ fn anomaly_detection_names_the_parameter<B: AutodiffBackend>() {
     assert_eq!(error.kind(), ErrorKind::NonFinite);
     assert_eq!(
         error.to_string(),
-        "epoch 0, batch 0: optimizer step: the gradient of `a` is not finite"
+        "epoch 0, batch 0, step 0: optimizer step: the gradient of `a` is not finite"
     );
 }
 

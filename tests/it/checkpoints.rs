@@ -108,7 +108,7 @@ fn a_failed_run_leaves_its_last_step<B: AutodiffBackend>() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "epoch 0, batch 2: callback `Closure`: the power is out"
+        "epoch 0, batch 2, step 3: callback `Closure`: the power is out"
     );
     let run_dir = runs.path().join("runs/version_0");
     assert_eq!(folders(&run_dir), set(["epoch=0-step=3"]));

@@ -209,7 +209,7 @@ fn a_step_value_cannot_be_watched<B: AutodiffBackend>() {
         assert_eq!(
             error.to_string(),
             format!(
-                "epoch 0, batch 2: callback `{who}`: {who} watches `train/loss`, which has no \
+                "epoch 0, batch 2, step 2: callback `{who}`: {who} watches `train/loss`, which has no \
                  value for an epoch; `train/loss_epoch` has"
             )
         );

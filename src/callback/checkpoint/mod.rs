@@ -156,7 +156,8 @@ impl ModelCheckpoint {
         self.every = Some(time);
         self
     }
-    /// Whether a run that fails leaves a checkpoint of its last step (it does by default).
+    /// Whether a run that fails leaves a checkpoint of its last step (it does by default). It goes on
+    /// with the batch that failed; running statistics of a batch norm may have seen that one already.
     pub fn save_on_exception(mut self, save: bool) -> Self {
         self.save_on_exception = save;
         self

@@ -15,11 +15,11 @@ fn a_metric_that_is_never_logged() {
     for (data, message) in [
         (
             Loaders::new(points()),
-            "epoch 0, batch 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `train/loss_epoch`",
+            "epoch 0, batch 4, step 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `train/loss_epoch`",
         ),
         (
             data(),
-            "epoch 0, batch 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `val/loss`, `train/loss_epoch`",
+            "epoch 0, batch 4, step 4: callback `EarlyStopping`: EarlyStopping watches `val/accuracy`, which is never logged; logged are `train/loss`, `train/grad_norm`, `val/loss`, `train/loss_epoch`",
         ),
     ] {
         let runs = Runs::new();
@@ -67,11 +67,11 @@ fn a_callback_that_fails_or_panics() {
     for (panics, message) in [
         (
             false,
-            "epoch 0, batch 2: callback `Failing`: the callback has had enough",
+            "epoch 0, batch 2, step 3: callback `Failing`: the callback has had enough",
         ),
         (
             true,
-            "epoch 0, batch 2: callback `Failing`: panicked: the callback has had enough",
+            "epoch 0, batch 2, step 3: callback `Failing`: panicked: the callback has had enough",
         ),
     ] {
         let runs = Runs::new();
@@ -90,11 +90,11 @@ fn the_first_error_is_reported_when_the_way_out_fails_too() {
     for (panics, message) in [
         (
             false,
-            "epoch 0, batch 2: training_step: the step has had enough (and then: the way out is blocked)",
+            "epoch 0, batch 2, step 2: training_step: the step has had enough (and then: the way out is blocked)",
         ),
         (
             true,
-            "epoch 0, batch 2: training_step: the step has had enough (and then: panicked: the way out is blocked)",
+            "epoch 0, batch 2, step 2: training_step: the step has had enough (and then: panicked: the way out is blocked)",
         ),
     ] {
         let runs = Runs::new();

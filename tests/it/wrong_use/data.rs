@@ -122,7 +122,7 @@ fn assert_shape_error(error: &Error, place: &str) {
 fn a_batch_of_another_shape() {
     let runs = Runs::new();
     let error = fit_error(&runs, &mut Loaders::new(two_columns()));
-    assert_shape_error(&error, "epoch 0, batch 0: training_step");
+    assert_shape_error(&error, "epoch 0, batch 0, step 0: training_step");
     assert!(runs.assert_whole().is_empty());
 }
 
@@ -176,15 +176,15 @@ fn a_sample_that_fails_in_the_middle_of_an_epoch() {
     for (broken, message) in [
         (
             Broken::Error,
-            "epoch 0, batch 2: train data: sample 9: cannot decode",
+            "epoch 0, batch 2, step 2: train data: sample 9: cannot decode",
         ),
         (
             Broken::Missing,
-            "epoch 0, batch 2: train data: sample 9: the data set gave no item, although its length is 16; `Dataset::get` must give one for every index below `len`",
+            "epoch 0, batch 2, step 2: train data: sample 9: the data set gave no item, although its length is 16; `Dataset::get` must give one for every index below `len`",
         ),
         (
             Broken::Panic,
-            "epoch 0, batch 2: train data: loading sample 9 panicked: cannot decode",
+            "epoch 0, batch 2, step 2: train data: loading sample 9 panicked: cannot decode",
         ),
     ] {
         for workers in [0, 2] {
@@ -210,7 +210,7 @@ fn a_validation_sample_that_fails() {
     assert_error(
         &error,
         ErrorKind::Data,
-        "epoch 0, batch 4: validation: val data: sample 9: cannot decode",
+        "epoch 0, batch 4, step 4: validation: val data: sample 9: cannot decode",
     );
     assert_eq!(runs.assert_whole(), ["epoch=0-step=4"]);
 }

@@ -11,7 +11,7 @@ fn a_step_that_fails() {
     assert_error(
         &error,
         ErrorKind::User,
-        "epoch 0, batch 2: training_step: the step has had enough",
+        "epoch 0, batch 2, step 2: training_step: the step has had enough",
     );
     // The steps before it are kept.
     assert_eq!(runs.assert_whole(), ["epoch=0-step=2"]);
@@ -24,7 +24,7 @@ fn a_step_that_panics() {
     assert_error(
         &error,
         ErrorKind::User,
-        "epoch 0, batch 2: training_step: panicked: the step has had enough",
+        "epoch 0, batch 2, step 2: training_step: panicked: the step has had enough",
     );
     assert_eq!(runs.assert_whole(), ["epoch=0-step=2"]);
 }
@@ -54,7 +54,7 @@ fn a_loss_of_more_than_one_element() {
     assert_error(
         &error,
         ErrorKind::User,
-        "epoch 0, batch 2: backward: the loss has 4 elements; reduce it to one with `.mean()`",
+        "epoch 0, batch 2, step 2: backward: the loss has 4 elements; reduce it to one with `.mean()`",
     );
     assert_eq!(runs.assert_whole(), ["epoch=0-step=2"]);
 }
@@ -66,7 +66,7 @@ fn a_logged_tensor_of_more_than_one_element() {
     assert_error(
         &error,
         ErrorKind::User,
-        "epoch 0, batch 2: training_step: `losses`: a tensor of shape [4] is not one value; log its `.mean()`, or a metric",
+        "epoch 0, batch 2, step 2: training_step: `losses`: a tensor of shape [4] is not one value; log its `.mean()`, or a metric",
     );
     runs.assert_whole();
 }
@@ -76,15 +76,15 @@ fn a_weight_that_is_no_weight() {
     for (weight, message) in [
         (
             f64::NAN,
-            "epoch 0, batch 2: training_step: the weight of a mean is NaN; use a finite number from 0",
+            "epoch 0, batch 2, step 2: training_step: the weight of a mean is NaN; use a finite number from 0",
         ),
         (
             f64::INFINITY,
-            "epoch 0, batch 2: training_step: the weight of a mean is inf; use a finite number from 0",
+            "epoch 0, batch 2, step 2: training_step: the weight of a mean is inf; use a finite number from 0",
         ),
         (
             -1.0,
-            "epoch 0, batch 2: training_step: the weight of a mean is -1; use a finite number from 0",
+            "epoch 0, batch 2, step 2: training_step: the weight of a mean is -1; use a finite number from 0",
         ),
     ] {
         let runs = Runs::new();
@@ -227,7 +227,7 @@ fn manual_optimizers_without_a_manual_step() {
     assert_error(
         &outcome.unwrap_err(),
         ErrorKind::Config,
-        "epoch 0, batch 0: manual_step: `configure_optimizers` of `Net` returns `Optimizers::manual`, but it has no `manual_step`",
+        "epoch 0, batch 0, step 0: manual_step: `configure_optimizers` of `Net` returns `Optimizers::manual`, but it has no `manual_step`",
     );
     assert!(runs.assert_whole().is_empty());
 }
@@ -273,12 +273,12 @@ fn a_manual_step_with_a_wrong_group_or_loss() {
         (
             "none",
             ErrorKind::Config,
-            "epoch 0, batch 0: manual_step: there is no optimizer named `none`; there is `all`",
+            "epoch 0, batch 0, step 0: manual_step: there is no optimizer named `none`; there is `all`",
         ),
         (
             "all",
             ErrorKind::User,
-            "epoch 0, batch 0: manual_step: the loss has 4 elements; reduce it to one with `.mean()`",
+            "epoch 0, batch 0, step 0: manual_step: the loss has 4 elements; reduce it to one with `.mean()`",
         ),
     ] {
         let runs = Runs::new();
