@@ -49,6 +49,14 @@ use std::time::Duration;
     note = "see `firebox::callback::Callback`; for one hook, `Closure` takes a function"
 )]
 pub trait Callback<M: TrainModule> {
+    /// Checks this callback's own settings against those of the run, before anything is written.
+    ///
+    /// # Errors
+    /// A setting that cannot work.
+    fn check(&self, config: &TrainerConfig) -> Result<()> {
+        let _ = config;
+        Ok(())
+    }
     /// Before anything else in `fit`.
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         let _ = cx;

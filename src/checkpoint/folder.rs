@@ -262,6 +262,9 @@ fn is_plain_name(name: &str) -> bool {
 /// # Errors
 /// Whatever the file system refuses.
 pub(super) fn remove(path: &Path) -> Result<()> {
+    if path.is_symlink() {
+        return remove_link(path).map_err(|e| Error::io("remove", path, e));
+    }
     let manifest = match read_manifest(path) {
         Ok(manifest) => manifest,
         // Somebody else has tidied up.

@@ -499,6 +499,210 @@ fn try_all<B: AutodiffBackend>(backend: &str) {
     assert!(tally.wrong.is_empty(), "{}", tally.wrong.len());
 }
 
+/// Files made to take as much as they can.
+fn large(real: &Files) -> Vec<(&'static str, Files)> {
+    let with = |what, name: &str, content: Vec<u8>| {
+        let mut files = real.clone();
+        files.contents.insert(name.into(), content);
+        (what, files)
+    };
+    let state: serde_json::Value = serde_json::from_slice(&real.contents[STATE]).unwrap();
+    let state = |field: &str, value: serde_json::Value| {
+        let mut state = state.clone();
+        state[field] = value;
+        serde_json::to_vec(&state).unwrap()
+    };
+    let many = 1 << 19;
+    let cbor =
+        |start: &[u8], repeated: &[u8], end: &[u8]| [start, &repeated.repeat(many), end].concat();
+    let header = |text: String| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let tensors = (0..many / 16)
+        .map(|i| format!(r#""{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#));
+    let tensors = format!("{{{}}}", tensors.collect::<Vec<_>>().join(","));
+    let shape = format!(
+        r#"{{"a":{{"dtype":"F32","shape":[0{}],"data_offsets":[0,0]}}}}"#,
+        ",0".repeat(many)
+    );
+    let open = |depth: usize| json!("[".repeat(depth));
+    let objects: Vec<_> = (0..many / 8).map(|_| json!({"": 0})).collect();
+    let keys: serde_json::Map<_, _> = (0..many / 8).map(|i| (i.to_string(), json!(0))).collect();
+    vec![
+        with(
+            "a list of zeros",
+            STATE,
+            state("model", json!(vec![0; many])),
+        ),
+        with("objects", STATE, state("model", json!(objects))),
+        with("an object", STATE, state("model", json!(keys))),
+        with(
+            "hyper-parameters",
+            STATE,
+            state("hyper_parameters", json!(vec![0; many])),
+        ),
+        with(
+            "stops",
+            STATE,
+            state("stops", json!(vec![(0, ""); many / 4])),
+        ),
+        with(
+            "schedule",
+            STATE,
+            state(
+                "optimizers",
+                json!({"groups": vec![json!({"name": "", "steps": 0, "lr": 0, "schedule": null}); many / 32], "schedule": null}),
+            ),
+        ),
+        with(
+            "kept",
+            STATE,
+            state(
+                "records",
+                json!({"kept": keys, "removed": vec![""; many / 4], "best": null}),
+            ),
+        ),
+        with("brackets", STATE, b"[".repeat(many)),
+        with(
+            "settings",
+            STATE,
+            state("config", format!("seed = [{}]", "0,".repeat(many)).into()),
+        ),
+        with(
+            "settings",
+            STATE,
+            state(
+                "config",
+                json!(format!("a = {}", open(many).as_str().unwrap())),
+            ),
+        ),
+        with(
+            "settings",
+            STATE,
+            state("config", json!("a.".repeat(many) + "a = 1")),
+        ),
+        with(
+            "settings",
+            STATE,
+            state(
+                "config",
+                json!(
+                    (0..many / 16)
+                        .map(|i| format!("a{i} = 1\n"))
+                        .collect::<String>()
+                ),
+            ),
+        ),
+        with("an array", "optimizer-0.cbor", cbor(&[0x9f], &[0], &[0xff])),
+        with("a map", "optimizer-0.cbor", cbor(&[0xbf], &[0, 0], &[0xff])),
+        with(
+            "arrays",
+            "optimizer-0.cbor",
+            cbor(&[0x9f], &[0x80], &[0xff]),
+        ),
+        with(
+            "maps",
+            "optimizer-0.cbor",
+            cbor(&[0x9f], &[0xa1, 0, 0], &[0xff]),
+        ),
+        with(
+            "tagged",
+            "optimizer-0.cbor",
+            cbor(&[0x9f], &[0xc1, 0], &[0xff]),
+        ),
+        with(
+            "bytes",
+            "optimizer-0.cbor",
+            cbor(&[0x5f], &[0x41, 0], &[0xff]),
+        ),
+        with(
+            "texts",
+            "optimizer-0.cbor",
+            cbor(&[0x9f], &[0x61, b'a'], &[0xff]),
+        ),
+        with(
+            "nested arrays",
+            "optimizer-0.cbor",
+            cbor(&[], &[0x81], &[0]),
+        ),
+        with(
+            "nested maps",
+            "optimizer-0.cbor",
+            cbor(&[], &[0xa1, 0], &[0]),
+        ),
+        with("nested tags", "optimizer-0.cbor", cbor(&[], &[0xc1], &[0])),
+        with(
+            "claimed arrays",
+            "optimizer-0.cbor",
+            cbor(&[], &[0x9b, 0, 0, 0, 1, 0, 0, 0, 0], &[0]),
+        ),
+        with("tensors", MODEL, header(tensors.clone())),
+        with("tensors", GRADIENTS, header(tensors)),
+        with("a shape", MODEL, header(shape.clone())),
+        with("a shape", GRADIENTS, header(shape)),
+        with("a header", MODEL, (1_u64 << 40).to_le_bytes().to_vec()),
+    ]
+}
+
+fn explore<B: AutodiffBackend>() {
+    let (files, model) = (real::<B>(), Small::<B>::new());
+    for (what, files) in large(&files) {
+        let mut tally = Tally::default();
+        let len = length(&files);
+        MEMORY.reset_peak_usage();
+        let before = MEMORY.current_usage();
+        let outcome = tally.watch(len, what, || read(files, &model));
+        let taken = MEMORY.peak_usage().saturating_sub(before);
+        let outcome = match outcome {
+            None => "PANIC".into(),
+            Some(Ok(_)) => "Ok".into(),
+            Some(Err(e)) => {
+                let mut t = e.to_string();
+                t.truncate(150);
+                t
+            }
+        };
+        eprintln!(
+            "{what}: {len} {taken} {:.1} {outcome}",
+            taken as f64 / len as f64
+        );
+    }
+    let whole = "{".to_owned()
+        + &(0..1 << 16)
+            .map(|i| format!("\"{i}\":{{\"bytes\":0,\"xxh3\":\"\"}}"))
+            .collect::<Vec<_>>()
+            .join(",")
+        + "}";
+    let m = format!(
+        "{{\"format\":1,\"firebox\":\"\",\"burn\":\"\",\"epoch\":0,\"step\":0,\"files\":{whole}}}"
+    );
+    MEMORY.reset_peak_usage();
+    let before = MEMORY.current_usage();
+    let o = check(m.as_bytes(), &files).map(|_| ());
+    let taken = MEMORY.peak_usage().saturating_sub(before);
+    eprintln!("manifest {} {taken} {} {o:?}", m.len(), taken / m.len());
+}
+
+#[test]
+#[ignore]
+fn leak() {
+    type B = crate::testing::Cpu;
+    let (files, model) = (real::<B>(), Small::<B>::new());
+    for i in 0..20001 {
+        if i % 2000 == 0 { eprintln!("{i}: {}", MEMORY.current_usage()); }
+        read(files.clone(), &model).unwrap();
+    }
+    for i in 0..20001 {
+        if i % 2000 == 0 { eprintln!("clone {i}: {}", MEMORY.current_usage()); }
+        let c = Checkpoint::from_files(Path::new("x"), files.clone()).unwrap();
+        c.load_model(model.clone()).unwrap();
+    }
+}
+
+#[test]
+#[ignore]
+fn exploration() {
+    explore::<crate::testing::Cpu>();
+}
+
 #[test]
 #[ignore = "started by `nothing_that_is_read_ends_the_process_or_fills_its_memory`"]
 fn process() {

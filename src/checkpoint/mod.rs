@@ -328,9 +328,11 @@ pub fn save<M: TrainModule>(
     state: &mut TrainState<M>,
     progress: &Progress,
 ) -> Result<()> {
+    let config = TrainerConfig::default();
     let run = RunState {
         progress: *progress,
-        config: TrainerConfig::default().to_toml()?,
+        seed: config.seed,
+        config: config.to_toml()?,
         ..RunState::default()
     };
     pack(state, run)?.write(path.as_ref())

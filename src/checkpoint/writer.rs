@@ -44,7 +44,8 @@ impl Job {
 fn link(alias: &Alias) -> Result<()> {
     let failed = |e| Error::io("create the link", &alias.name, e);
     if alias.name.symlink_metadata().is_ok_and(|m| !m.is_symlink()) {
-        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        // A copy, from before links were asked for.
+        folder::remove(&alias.name)?;
     }
     let parent = folder::parent_of(&alias.name);
     // Beside it, so that the folder of both can be moved.
@@ -186,10 +187,11 @@ mod tests {
     #[test]
     fn a_link_and_a_copy_follow_the_newest() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, copies) in [("last", false), ("copy", true)] {
-            for of in ["one", "two"].map(|of| dir.path().join(format!("{name}-{of}"))) {
+        // Each takes the other's place as well.
+        for (kind, copies) in [("link", false), ("copy", true), ("again", false)] {
+            for of in ["one", "two"].map(|of| dir.path().join(format!("{kind}-{of}"))) {
                 let alias = Alias {
-                    name: dir.path().join(name),
+                    name: dir.path().join("last"),
                     of: of.clone(),
                     copies,
                 };
@@ -198,12 +200,15 @@ mod tests {
                     ..save(&of)
                 };
                 Writer::default().begin(job).unwrap();
-                let target = dir.path().join(name);
+                let target = dir.path().join("last");
                 Files::read(&target).unwrap();
                 let leads_to = fs::read_link(&target).ok();
                 let expected = (!copies).then(|| of.file_name().unwrap().into());
                 assert_eq!(leads_to, expected);
             }
+        }
+        for kind in ["link-one", "link-two", "copy-one", "copy-two", "again-one"] {
+            Files::read(&dir.path().join(kind)).unwrap();
         }
     }
 }

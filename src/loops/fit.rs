@@ -162,13 +162,15 @@ fn train_epoch<M: TrainModule>(
 ) -> Result<Option<StopReason>> {
     let epoch = run.progress.epoch;
     let (first, steps_before) = (run.progress.batch, run.progress.global_step);
+    // A checkpoint of a loop written by hand does not say.
+    let samples = Some(run.position.epoch_samples as usize).filter(|samples| *samples > 0);
     let known = train.num_batches(run.config.seed, epoch)?;
     let total = run.config.limit_train_batches.resolve(known, "train")?;
     let spec = EpochSpec::new(run.fabric.device().clone())
         .seed(run.config.seed)
         .epoch(epoch)
         .start_batch(first as usize)
-        .start_sample(run.position.epoch_samples as usize)
+        .start_sample(samples)
         .limit(total);
     run.batch = BatchInfo {
         index: first as usize,

@@ -156,7 +156,9 @@ impl<'t, M: TrainModule> Run<'t, M> {
             caught.map_err(|e| {
                 let place = format!("callback `{}`", callback.name());
                 match stage {
-                    Stage::Train => e.context(format!("epoch {epoch}, batch {batch}, step {step}: {place}")),
+                    Stage::Train => e.context(format!(
+                        "epoch {epoch}, batch {batch}, step {step}: {place}"
+                    )),
                     _ => e.context(place),
                 }
             })?;
@@ -176,7 +178,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
     /// How long the run has trained, with what it had before it was resumed.
     pub(crate) fn elapsed(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.position.elapsed).unwrap_or_default();
-        before + self.started.elapsed()
+        before.saturating_add(self.started.elapsed())
     }
 
     /// Takes the values of what has just ended.

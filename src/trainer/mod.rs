@@ -142,6 +142,7 @@ impl<M: TrainModule> Trainer<M> {
         data: &mut impl DataModule<M>,
     ) -> Result<FitOutcome<M>> {
         let config = effective(&self.config)?;
+        self.check_callbacks(&config)?;
         let fabric = Fabric::from_config(&config, self.device.clone());
         M::Backend::seed(&self.device, config.seed);
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
@@ -322,13 +323,23 @@ impl<M: TrainModule> Trainer<M> {
         if nothing || config.fast_dev_run.batches().is_some() {
             return Ok(None);
         }
-        for dir in self.callbacks.iter().filter_map(|c| c.checkpoint_dir()) {
-            checkpoint::remove_leftovers(dir)?;
-        }
+        let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
+        dirs.for_each(run_dir::clean);
         let dir = RunDir::open(config, resumed)?;
         self.loggers
             .extend(loggers.iter().map(|make| make(dir.path())));
         Ok(Some(dir))
+    }
+
+    fn check_callbacks(&self, config: &TrainerConfig) -> Result<()> {
+        for callback in &self.callbacks {
+            panics::catch(ErrorKind::User, || callback.check(config))
+                .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
+        }
+        match config.checkpointing && !self.writes_checkpoints() {
+            true => Callback::<M>::check(&ModelCheckpoint::new(), config),
+            false => Ok(()),
+        }
     }
 
     fn writes_checkpoints(&self) -> bool {

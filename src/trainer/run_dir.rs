@@ -10,6 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where a run writes, for this process alone.
@@ -28,16 +29,11 @@ impl RunDir {
     /// The next free `version_N` under the settings' folder, or that of the run that goes on.
     /// What killed processes have left beside checkpoints is removed.
     pub(super) fn open(config: &TrainerConfig, resumed: Option<&Resumed>) -> Result<Self> {
-        for run in runs(&config.run_dir)? {
-            checkpoint::remove_leftovers(&run.join("checkpoints"))?;
+        let goes_on = resumed.and_then(|resumed| resumed.run_dir.clone());
+        for run in runs(&config.run_dir)?.iter().chain(&goes_on) {
+            clean(&run.join("checkpoints"));
         }
-        let path = match resumed.and_then(|resumed| resumed.run_dir.clone()) {
-            Some(run) => {
-                checkpoint::remove_leftovers(&run.join("checkpoints"))?;
-                run
-            }
-            None => new_run_dir(config)?,
-        };
+        let path = goes_on.map_or_else(|| new_run_dir(config), Ok)?;
         let from = resumed.map(|resumed| resumed.checkpoint.path());
         let launches = add_launch(&path, config, from)?;
         Ok(Self {
@@ -48,6 +44,14 @@ impl RunDir {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Removes what killed processes have left in a folder of checkpoints. Where that is refused, it may
+/// be another user's, and is no reason not to train.
+pub(super) fn clean(checkpoints: &Path) {
+    if let Err(error) = checkpoint::remove_leftovers(checkpoints) {
+        eprintln!("warning: {error}");
     }
 }
 
@@ -150,16 +154,16 @@ fn add_launch(dir: &Path, config: &TrainerConfig, resumed_from: Option<&Path>) -
 
 /// The revision of the program's sources, with `-dirty` if they were changed since; none where
 /// there is no git or no repository.
-fn git_revision() -> Option<String> {
-    let describe = [
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ];
-    let output = Command::new("git").args(describe).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let revision = text.trim();
-    (output.status.success() && !revision.is_empty()).then(|| revision.to_owned())
+fn git_revision() -> Option<&'static str> {
+    static REVISION: LazyLock<Option<String>> = LazyLock::new(|| {
+        // Without the lock that refreshing git's index would take from the user.
+        let output = Command::new("git")
+            .args(["--no-optional-locks", "describe", "--always", "--dirty"])
+            .args(["--abbrev=40", "--exclude=*"])
+            .output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        let revision = String::from_utf8(output.stdout).ok()?;
+        Some(revision.trim().to_owned()).filter(|revision| !revision.is_empty())
+    });
+    REVISION.as_deref()
 }

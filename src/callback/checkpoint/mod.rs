@@ -4,7 +4,7 @@ mod name;
 mod policy;
 
 use super::{Alias, Callback, RunContext, absolute, moved};
-use crate::config::{Monitor, SaveTopK};
+use crate::config::{Monitor, SaveTopK, TrainerConfig};
 use crate::error::{Error, Result};
 use crate::mode::Mode;
 use crate::module::TrainModule;
@@ -169,9 +169,8 @@ impl ModelCheckpoint {
         self
     }
 
-    /// The rules of a run with these settings.
-    fn rules<M: TrainModule>(&self, cx: &RunContext<'_, M>) -> Result<Rules> {
-        let config = cx.config();
+    /// The rules of a run with these settings, which writes into this folder if it writes at all.
+    fn rules(&self, config: &TrainerConfig, run_dir: Option<&Path>) -> Result<Rules> {
         let monitor = one_of("monitor", &self.monitor, config.monitor.clone())?;
         let top_k = one_of("save_top_k", &self.save_top_k, config.save_top_k)?;
         let every_n_steps = one_of(
@@ -195,9 +194,9 @@ impl ModelCheckpoint {
                  `monitor`, or `save_top_k` to all",
             ));
         }
-        let own = || cx.run_dir().map(|run| run.join("checkpoints"));
+        let own = |run: &Path| self.dir.clone().unwrap_or_else(|| run.join("checkpoints"));
         Ok(Rules {
-            dir: cx.run_dir().and(self.dir.clone()).or_else(own),
+            dir: run_dir.map(own),
             template: Some(Template::parse(&self.name)?),
             every_n_steps: every_n_steps.filter(|n| *n > 0),
             policy: Policy {
@@ -324,8 +323,12 @@ fn one_of<T: Clone + PartialEq + std::fmt::Display>(
 }
 
 impl<M: TrainModule> Callback<M> for ModelCheckpoint {
+    fn check(&self, config: &TrainerConfig) -> Result<()> {
+        self.rules(config, None).map(drop)
+    }
+
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        self.rules = self.rules(cx)?;
+        self.rules = self.rules(cx.config(), cx.run_dir())?;
         let Some(from) = cx.resumed_from() else {
             self.state = State::default();
             return Ok(());

@@ -6,7 +6,7 @@ pub(super) struct Bar;
 impl Bar {
     pub(super) const AVAILABLE: bool = false;
 
-    pub(super) fn new(_label: &str, _total: Option<usize>) -> Self {
+    pub(super) fn new(_label: &str, _total: Option<usize>, _done: usize) -> Self {
         Self
     }
 

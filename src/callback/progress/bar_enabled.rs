@@ -8,7 +8,8 @@ pub(super) struct Bar(ProgressBar);
 impl Bar {
     pub(super) const AVAILABLE: bool = true;
 
-    pub(super) fn new(label: &str, total: Option<usize>) -> Self {
+    /// A bar whose first `done` parts were done before.
+    pub(super) fn new(label: &str, total: Option<usize>, done: usize) -> Self {
         let bar = match total {
             Some(total) => ProgressBar::new(total as u64),
             None => ProgressBar::no_length(),
@@ -21,6 +22,8 @@ impl Bar {
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(label.to_owned());
+        bar.set_position(done as u64);
+        bar.reset_eta();
         Self(bar)
     }
 

@@ -4,7 +4,7 @@
 #[cfg_attr(not(feature = "progress"), path = "bar_disabled.rs")]
 mod bar;
 
-use super::{Callback, RunContext};
+use super::{BatchInfo, Callback, RunContext};
 use crate::error::{Error, Result};
 use crate::metric::Metrics;
 use crate::module::TrainModule;
@@ -55,10 +55,10 @@ impl ProgressBar {
         }
     }
 
-    fn start(&mut self, label: &str, total: Option<usize>) {
+    fn start(&mut self, label: &str, batches: BatchInfo) {
         self.finish();
         if self.live {
-            self.bar = Some(Bar::new(label, total));
+            self.bar = Some(Bar::new(label, batches.total, batches.index));
         }
     }
 
@@ -96,7 +96,7 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
     fn on_train_epoch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         self.epoch_start = Instant::now();
         self.validation.clear();
-        self.start(&epoch_label(cx), cx.batch().total);
+        self.start(&epoch_label(cx), cx.batch());
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
     fn on_eval_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         // Inside `fit` the training bar stays; a validation is part of its epoch.
         if matches!(cx.stage(), Stage::Test | Stage::Predict) {
-            self.start(cx.stage().prefix(), cx.batch().total);
+            self.start(cx.stage().prefix(), cx.batch());
         }
         Ok(())
     }
