@@ -53,7 +53,7 @@ pub trait Callback<M: TrainModule> {
     ///
     /// # Errors
     /// A setting that cannot work.
-    fn check(&self, config: &TrainerConfig) -> Result<()> {
+    fn check_config(&self, config: &TrainerConfig) -> Result<()> {
         let _ = config;
         Ok(())
     }

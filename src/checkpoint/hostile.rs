@@ -687,14 +687,173 @@ fn leak() {
     type B = crate::testing::Cpu;
     let (files, model) = (real::<B>(), Small::<B>::new());
     for i in 0..20001 {
-        if i % 2000 == 0 { eprintln!("{i}: {}", MEMORY.current_usage()); }
+        if i % 2000 == 0 {
+            eprintln!("{i}: {}", MEMORY.current_usage());
+        }
         read(files.clone(), &model).unwrap();
     }
     for i in 0..20001 {
-        if i % 2000 == 0 { eprintln!("clone {i}: {}", MEMORY.current_usage()); }
+        if i % 2000 == 0 {
+            eprintln!("clone {i}: {}", MEMORY.current_usage());
+        }
         let c = Checkpoint::from_files(Path::new("x"), files.clone()).unwrap();
         c.load_model(model.clone()).unwrap();
     }
+}
+
+fn special<B: AutodiffBackend>(backend: &str) {
+    let (files, model) = (real::<B>(), Small::<B>::new());
+    let next = |what: &str, files: Files| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| read(files, &model)));
+        match outcome {
+            Err(_) => eprintln!("SPECIAL {backend} {what}: PANIC"),
+            Ok(Err(e)) => eprintln!("SPECIAL {backend} {what}: {e:?}"),
+            Ok(Ok(mut state)) => {
+                let fabric = Fabric::<B>::new(Default::default());
+                let next = catch_unwind(AssertUnwindSafe(|| {
+                    let loss = state.model().loss();
+                    fabric.backward(&mut state, loss, 3)?;
+                    fabric.optimizer_step(&mut state)?;
+                    state.on_epoch_end();
+                    state.optimizers.on_metrics(|_| Some(0.5));
+                    let loss = state.model().loss();
+                    Ok::<_, Error>(loss.into_data().iter::<f64>().next().unwrap())
+                }));
+                match next {
+                    Err(_) => eprintln!("SPECIAL {backend} {what}: read, then PANIC"),
+                    Ok(n) => eprintln!("SPECIAL {backend} {what}: read, then {n:?}"),
+                }
+            }
+        }
+    };
+    next("real", files.clone());
+    for dtype in [DType::F16, DType::BF16, DType::F64, DType::I32] {
+        for name in [GRADIENTS, MODEL] {
+            let mut files = files.clone();
+            let (mut t, _) = tensors::decode(&files.contents[name]).unwrap();
+            for (_, d) in t.iter_mut() {
+                *d = d.clone().convert_dtype(dtype);
+            }
+            files
+                .contents
+                .insert(name.into(), tensors::encode(t).unwrap());
+            next(&format!("{name} {dtype:?}"), files);
+        }
+    }
+    for name in ["optimizer-0.cbor", "optimizer-1.cbor"] {
+        let value: Value = ciborium::from_reader(&*files.contents[name]).unwrap();
+        eprintln!("{name} {value:?}");
+        for (what, f) in [
+            ("bigger shape", 0),
+            ("tagged bigger shape", 1),
+            ("tagged smaller", 2),
+            ("other shape", 3),
+            ("other rank", 4),
+            ("qfloat", 5),
+            ("empty", 6),
+        ] {
+            let mut v = value.clone();
+            fn walk(v: &mut Value, f: i32) {
+                match v {
+                    Value::Array(a) => a.iter_mut().for_each(|x| walk(x, f)),
+                    Value::Map(m) => {
+                        if m.iter().any(|(k, _)| k.as_text() == Some("bytes")) {
+                            for (k, x) in m.iter_mut() {
+                                if k.as_text() == Some("shape") && f < 5 {
+                                    let n = x.as_array().unwrap().len();
+                                    *x = Value::Array(match f {
+                                        0 | 1 => vec![Value::from(1000); n],
+                                        2 => vec![Value::from(1); n],
+                                        3 => x
+                                            .as_array()
+                                            .unwrap()
+                                            .iter()
+                                            .map(|_| Value::from(1))
+                                            .collect(),
+                                        _ => [x.as_array().unwrap().clone(), vec![Value::from(1)]]
+                                            .concat(),
+                                    });
+                                }
+                                if k.as_text() == Some("shape") && f == 6 {
+                                    let n = x.as_array().unwrap().len();
+                                    *x = Value::Array(vec![Value::from(0); n]);
+                                }
+                                if f == 3 && k.as_text() == Some("bytes") {
+                                    *x = Value::Bytes(vec![0; 4]);
+                                }
+                                if f == 6 && k.as_text() == Some("bytes") {
+                                    *x = Value::Bytes(vec![]);
+                                }
+                                if f == 5 && k.as_text() == Some("dtype") {
+                                    use burn::tensor::quantization::*;
+                                    let d = DType::QFloat(QuantScheme::default());
+                                    *x = Value::serialized(&d).unwrap();
+                                }
+                                if f == 5 && k.as_text() == Some("bytes") {
+                                    let b = x.as_bytes().unwrap();
+                                    *x = Value::Bytes(b[..b.len() / 4].to_vec());
+                                }
+                            }
+                        } else {
+                            m.iter_mut().for_each(|(_, x)| walk(x, f));
+                        }
+                        if f == 1 || f == 2 {
+                            let old = std::mem::replace(v, Value::Null);
+                            *v = Value::Tag(9, Box::new(old));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            walk(&mut v, f);
+            let mut files = files.clone();
+            let mut bytes = Vec::new();
+            ciborium::into_writer(&v, &mut bytes).unwrap();
+            files.contents.insert(name.into(), bytes);
+            next(&format!("{name} {what}"), files);
+        }
+    }
+    for (field, value) in [
+        ("ticks", json!(u64::MAX)),
+        ("steps", json!(u64::MAX)),
+        ("lr", json!("NaN")),
+    ] {
+        let mut state: serde_json::Value = serde_json::from_slice(&files.contents[STATE]).unwrap();
+        for g in state["optimizers"]["groups"].as_array_mut().unwrap() {
+            if field == "ticks" {
+                if !g["schedule"].is_null() {
+                    g["schedule"]["ticks"] = value.clone()
+                }
+            } else {
+                g[field] = value.clone()
+            }
+        }
+        let mut files = files.clone();
+        files
+            .contents
+            .insert(STATE.into(), serde_json::to_vec(&state).unwrap());
+        next(&format!("{field} {value}"), files);
+    }
+    for (first, sum) in [
+        (json!("NaN"), json!("NaN")),
+        (json!(0), json!(0)),
+        (json!(null), json!("inf")),
+    ] {
+        let mut state: serde_json::Value = serde_json::from_slice(&files.contents[STATE]).unwrap();
+        state["gradients"] = json!({"first": first, "sum": sum});
+        let mut files = files.clone();
+        files
+            .contents
+            .insert(STATE.into(), serde_json::to_vec(&state).unwrap());
+        next(&format!("weights {first} {sum}"), files);
+    }
+}
+
+#[test]
+#[ignore]
+fn specials() {
+    special::<crate::testing::Cpu>("flex");
+    special::<<firebox_ndarray::NdArray as firebox_backend::Accelerator>::Backend>("ndarray");
 }
 
 #[test]

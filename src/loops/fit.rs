@@ -190,41 +190,9 @@ fn train_epoch<M: TrainModule>(
     let (mut cut, mut reached_last) = (None, false);
     for batch in train.iter(spec)? {
         let batch = batch.map_err(run.place("train data"))?;
-        let is_last = batch.is_last;
-        reached_last = is_last;
-        run.batch = BatchInfo {
-            index: batch.index,
-            total,
-            samples: batch.samples,
-        };
-        run.outcome = None;
-        run.logs_now = false;
-        run.results = Metrics::default();
-        run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
-        run.serve(state)?;
-        let global_samples = batch.global_samples;
-        train_batch(run, state, batch)?;
-        let group_is_full = run.position.in_group + 1 >= plan.accumulate || is_last;
-        if group_is_full {
-            step_optimizers(run, state)?;
-        }
-        // From here on the batch counts as done, whatever the hooks report.
-        run.position.in_group = if group_is_full {
-            0
-        } else {
-            run.position.in_group + 1
-        };
-        run.position.epoch_samples += global_samples as u64;
-        run.progress.batch += 1;
-        run.progress.total_batches += 1;
-        if group_is_full {
-            read_step(run)?;
-            run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
-        }
-        run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
-        run.log_results()?;
-        run.at_batch = run.progress.batch;
-        validate_if_due(run, state, val, plan, is_last)?;
+        reached_last = batch.is_last;
+        let group_is_full = train_on(run, state, batch, plan)?;
+        validate_if_due(run, state, val, plan, reached_last)?;
         // A stop waits for the group's step: what has been accumulated is not thrown away.
         if group_is_full {
             cut = cut_reason(run, plan);
@@ -233,7 +201,7 @@ fn train_epoch<M: TrainModule>(
             }
         }
         // The last batch is saved with the end of its epoch.
-        if !is_last {
+        if !reached_last {
             run.serve(state)?;
         }
     }
@@ -255,19 +223,60 @@ fn train_epoch<M: TrainModule>(
     }
     end_epoch(run, state, is_whole)?;
     run.serve(state)?;
-    // Nothing else would ever end such a run.
     let stepped = run.progress.global_step > steps_before;
     if first == 0 && !stepped && run.config.epoch_limit().is_none() {
-        return Err(Error::new(
-            ErrorKind::NonFinite,
-            format!(
-                "epoch {epoch} took no optimizer step ({} were skipped because a gradient was not \
-                 finite), so the run would never end; `detect_anomaly` names the parameter",
-                run.progress.skipped_steps
-            ),
-        ));
+        return Err(never_ends(epoch, run.progress.skipped_steps));
     }
     Ok(cut)
+}
+
+/// The error of a run whose steps are all skipped, and which nothing else would ever end.
+fn never_ends(epoch: u64, skipped: u64) -> Error {
+    Error::new(
+        ErrorKind::NonFinite,
+        format!(
+            "epoch {epoch} took no optimizer step ({skipped} were skipped because a gradient was \
+             not finite), so the run would never end; `detect_anomaly` names the parameter"
+        ),
+    )
+}
+
+/// One batch with its hooks, and the optimizers' step if its group is full; whether it is.
+fn train_on<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+    batch: Batch<M::Batch>,
+    plan: &Plan,
+) -> Result<bool> {
+    run.batch.index = batch.index;
+    run.batch.samples = batch.samples;
+    run.outcome = None;
+    run.logs_now = false;
+    run.results = Metrics::default();
+    run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
+    run.serve(state)?;
+    let (global_samples, is_last) = (batch.global_samples, batch.is_last);
+    train_batch(run, state, batch)?;
+    let group_is_full = run.position.in_group + 1 >= plan.accumulate || is_last;
+    if group_is_full {
+        step_optimizers(run, state)?;
+    }
+    // From here on the batch counts as done, whatever the hooks report.
+    run.position.in_group = match group_is_full {
+        true => 0,
+        false => run.position.in_group + 1,
+    };
+    run.position.epoch_samples += global_samples as u64;
+    run.progress.batch += 1;
+    run.progress.total_batches += 1;
+    if group_is_full {
+        read_step(run)?;
+        run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
+    }
+    run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
+    run.log_results()?;
+    run.at_batch = run.progress.batch;
+    Ok(group_is_full)
 }
 
 /// The epoch's own values, its hooks and, if it is whole, the schedules that count epochs.

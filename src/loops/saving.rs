@@ -37,6 +37,10 @@ impl<M: TrainModule> Run<'_, M> {
     /// Several callbacks may ask for the same checkpoint; it is written once, and stays until each
     /// of them has asked for its removal.
     pub(crate) fn serve(&mut self, state: &mut TrainState<M>) -> Result<()> {
+        let requests = &self.requests;
+        if requests.saves.is_empty() && requests.aliases.is_empty() && requests.removes.is_empty() {
+            return Ok(());
+        }
         // All are taken now: if a save fails, its removals are never made up for.
         let mut job = Job {
             aliases: std::mem::take(&mut self.requests.aliases),
@@ -65,9 +69,6 @@ impl<M: TrainModule> Run<'_, M> {
             let run = self.save(&job.removes)?;
             let files = checkpoint::pack(state, run);
             job.files = Arc::new(files.map_err(|e| e.context("saving a checkpoint"))?);
-        }
-        if job.saves.is_empty() && job.aliases.is_empty() && job.removes.is_empty() {
-            return Ok(());
         }
         self.writer.begin(job)
     }

@@ -333,11 +333,11 @@ impl<M: TrainModule> Trainer<M> {
 
     fn check_callbacks(&self, config: &TrainerConfig) -> Result<()> {
         for callback in &self.callbacks {
-            panics::catch(ErrorKind::User, || callback.check(config))
+            panics::catch(ErrorKind::User, || callback.check_config(config))
                 .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
         }
         match config.checkpointing && !self.writes_checkpoints() {
-            true => Callback::<M>::check(&ModelCheckpoint::new(), config),
+            true => Callback::<M>::check_config(&ModelCheckpoint::new(), config),
             false => Ok(()),
         }
     }

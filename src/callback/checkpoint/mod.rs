@@ -323,7 +323,7 @@ fn one_of<T: Clone + PartialEq + std::fmt::Display>(
 }
 
 impl<M: TrainModule> Callback<M> for ModelCheckpoint {
-    fn check(&self, config: &TrainerConfig) -> Result<()> {
+    fn check_config(&self, config: &TrainerConfig) -> Result<()> {
         self.rules(config, None).map(drop)
     }
 

@@ -79,8 +79,32 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_config()(
+    fn checkpoints()(
         config in ends(),
+        every in proptest::option::of(1..=i64::MAX as u64),
+        monitor in proptest::option::of(("(min:|max:)?[a-z]{1,5}(/[a-z]{1,5})?")
+            .prop_map(|text| text.parse::<Monitor>().unwrap())),
+        top_k in proptest::option::of((-1..i64::MAX).prop_map(SaveTopK::from)),
+        resume in proptest::option::of(prop_oneof![
+            Just(Resume::Last),
+            Just(Resume::Best),
+            "[a-z]{1,4}/[^\\p{C}]{1,20}".prop_map(|path| Resume::Path(path.into())),
+        ]),
+        (background, strict) in any::<(bool, bool)>(),
+    ) -> TrainerConfig {
+        config
+            .with_checkpoint_every_n_steps(every)
+            .with_monitor(monitor)
+            .with_save_top_k(top_k)
+            .with_resume(resume)
+            .with_checkpoint_in_background(background)
+            .with_resume_strict(strict)
+    }
+}
+
+prop_compose! {
+    fn any_config()(
+        config in checkpoints(),
         (interval, every) in prop_oneof![
             (thousandths(1..1001).prop_map(ValCheckInterval::Fraction), 1..=i64::MAX as u64),
             ((1..=i64::MAX as u64).prop_map(ValCheckInterval::Batches), Just(1)),
