@@ -21,6 +21,7 @@ mod find;
 mod folder;
 #[cfg(test)]
 mod hostile;
+mod pack;
 mod state;
 mod tensors;
 mod weights;
@@ -30,7 +31,8 @@ pub use find::{Found, list};
 pub use folder::{FileEntry, Manifest};
 pub use weights::{LoadReport, Mismatch, Weights};
 
-pub(crate) use folder::{Files, remove_leftovers};
+pub(crate) use folder::remove_leftovers;
+pub(crate) use pack::pack;
 pub(crate) use state::{Part, Position, Records, RunState};
 pub(crate) use writer::{Job, Writer};
 
@@ -46,10 +48,10 @@ use crate::parameters::parameters;
 use crate::progress::Progress;
 use burn::module::Module;
 use burn::tensor::backend::Backend;
+use folder::Files;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use tensors::Tensors;
 
 const MODEL: &str = "model.safetensors";
 const GRADIENTS: &str = "gradients.safetensors";
@@ -335,50 +337,7 @@ pub fn save<M: TrainModule>(
         config: config.to_toml()?,
         ..RunState::default()
     };
-    pack(state, run)?.write(path.as_ref())
-}
-
-/// Reads everything from the device into the files of a checkpoint.
-pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState) -> Result<Files> {
-    let gradients = state.read_gradients()?;
-    let model = state.present()?;
-    run.model = panics::catch(ErrorKind::User, || Ok(model.save_state()))
-        .map_err(|e| e.context("save_state of the model"))?;
-    run.optimizers = state.optimizers.save_state();
-    run.gradients = gradients.as_ref().map(|(weight, _)| *weight);
-
-    let mut files = Files {
-        epoch: run.progress.epoch,
-        step: run.progress.global_step,
-        ..Files::default()
-    };
-    // Running statistics are brought up to date by this, and by no visit.
-    let _ = model.valid();
-    let tensors = tensors::of_model(model)?;
-    files
-        .contents
-        .insert(MODEL.into(), tensors::encode(tensors)?);
-    let optimizers = state.optimizers.save_optimizers(model)?;
-    for (index, optimizer) in optimizers.iter().enumerate() {
-        let mut bytes = Vec::new();
-        ciborium::into_writer(optimizer, &mut bytes).map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot encode the optimizer's state").with_source(e)
-        })?;
-        files.contents.insert(optimizer_file(index), bytes);
-    }
-    if let Some((_, mut data)) = gradients {
-        let of_paths = parameters(model)
-            .into_iter()
-            .filter_map(|p| Some((p.path, data.remove(&p.id)?)));
-        let tensors: Tensors = of_paths.collect();
-        files
-            .contents
-            .insert(GRADIENTS.into(), tensors::encode(tensors)?);
-    }
-    let state = serde_json::to_vec_pretty(&run)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot encode the run's state").with_source(e))?;
-    files.contents.insert(STATE.into(), state);
-    Ok(files)
+    pack(state, run)?.encode()?.write(path.as_ref())
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Writing checkpoints, in the training thread or beside it.
 
 use super::folder::{self, Files};
+use super::pack::Packed;
 use crate::callback::Alias;
 use crate::error::{Error, ErrorKind, Result};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// What is to be done about checkpoints, in this order: the old goes only once the new is safe.
@@ -14,17 +14,17 @@ use std::thread::JoinHandle;
 pub(crate) struct Job {
     /// New folders, and what all of them hold.
     pub(crate) saves: Vec<PathBuf>,
-    pub(crate) files: Arc<Files>,
+    pub(crate) packed: Option<Packed>,
     pub(crate) aliases: Vec<Alias>,
     pub(crate) removes: Vec<PathBuf>,
 }
 
 impl Job {
-    fn run(&self) -> Result<()> {
-        let saved = self
-            .saves
-            .iter()
-            .try_for_each(|path| self.files.write(path));
+    fn run(self) -> Result<()> {
+        let saved = self.packed.map_or(Ok(()), |packed| {
+            let files = packed.encode()?;
+            self.saves.iter().try_for_each(|path| files.write(path))
+        });
         saved.map_err(|e| e.context("saving a checkpoint"))?;
         self.aliases.iter().try_for_each(|alias| {
             let made = if alias.copies {
@@ -145,6 +145,7 @@ mod tests {
     fn save(path: &Path) -> Job {
         Job {
             saves: vec![path.into()],
+            packed: Some(Packed::default()),
             ..Job::default()
         }
     }

@@ -9,7 +9,6 @@ use crate::module::TrainModule;
 use crate::panics;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What the user adds to every checkpoint.
 pub(crate) struct Own<'t> {
@@ -67,8 +66,8 @@ impl<M: TrainModule> Run<'_, M> {
         }
         if !job.saves.is_empty() {
             let run = self.save(&job.removes)?;
-            let files = checkpoint::pack(state, run);
-            job.files = Arc::new(files.map_err(|e| e.context("saving a checkpoint"))?);
+            let packed = checkpoint::pack(state, run);
+            job.packed = Some(packed.map_err(|e| e.context("saving a checkpoint"))?);
         }
         self.writer.begin(job)
     }

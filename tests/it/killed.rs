@@ -173,6 +173,12 @@ impl Training {
         training
     }
 
+    fn assert_runs(&mut self) {
+        if self.process.try_wait().unwrap().is_some() {
+            self.failed();
+        }
+    }
+
     fn failed(&mut self) -> ! {
         let status = self.process.wait().unwrap();
         let said = fs::read_to_string(&self.stderr).unwrap();
@@ -198,7 +204,7 @@ enum Stage {
     Optimizer(u64),
     /// Everything is there; the manifest may be missing.
     State,
-    /// It has its name; what is old is still to be removed.
+    /// It has its name; what is old may still have to be removed.
     Whole,
     /// An old one is being removed.
     Removing,
@@ -208,12 +214,12 @@ impl Stage {
     /// A stage to kill at.
     fn random(rng: &mut ChaCha8Rng) -> Self {
         let bytes = 4 * WEIGHTS as u64;
-        match rng.random_range(0..8) {
+        match rng.random_range(0..9) {
             0 => Self::Begun,
             1 | 2 => Self::Model(rng.random_range(1..bytes)),
             3 | 4 => Self::Optimizer(rng.random_range(1..bytes)),
             5 => Self::State,
-            6 => Self::Whole,
+            6 | 7 => Self::Whole,
             _ => Self::Removing,
         }
     }
@@ -250,7 +256,8 @@ impl Watch {
         let stage = |name: String| {
             let hidden = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp"));
             match hidden {
-                Some("last") => Stage::Whole,
+                // The link to the newest, before it takes the place of the old one.
+                Some("last") => Stage::Nothing,
                 Some(of) if self.seen.contains(of) => Stage::Removing,
                 Some(_) => Self::look_into(&self.folder.join(name)),
                 None if self.seen.insert(name.clone()) => Stage::Whole,
@@ -352,13 +359,19 @@ fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
             0 => Stage::Begun,
             _ => Stage::random(&mut rng),
         };
-        let extra = rng.random_range(0..100);
+        let extra = match at {
+            // The moment before the removal is short.
+            Stage::Whole => 0,
+            _ => rng.random_range(0..100),
+        };
         let mut watch = Watch::new(&folder_of(run));
         let mut training = Training::start(root, kill % 2 == 1, None);
         assert_eq!(training.starts_at, newest.unwrap_or(0));
-        while watch.look() < at {
-            if training.process.try_wait().unwrap().is_some() {
-                training.failed();
+        // What it was resumed from stays, so there is something to remove after its second save.
+        let times = if at == Stage::Whole { 2 } else { 1 };
+        for _ in 0..times {
+            while watch.look() < at {
+                training.assert_runs();
             }
         }
         for _ in 0..extra {
@@ -367,13 +380,14 @@ fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
         let seen = watch.step();
         drop(training);
 
-        *killed.entry(watch.look().name()).or_default() += 1;
+        let mut stage = watch.look();
         let folder = folder_of(run);
         match check_all(&folder) {
             // A run that has no checkpoint yet begins in a folder of its own.
             None => {
                 assert_eq!((seen, newest), (0, None));
                 run += 1;
+                *killed.entry(stage.name()).or_default() += 1;
                 continue;
             }
             Some(step) => {
@@ -385,17 +399,24 @@ fn a_run_that_is_killed_leaves_a_whole_checkpoint() {
             assert!(resumed_from.is_empty(), "the notes are gone");
             fs::write(folder.join("notes.txt"), "mine").unwrap();
         }
+        let list = checkpoint::list(&folder).unwrap().into_iter();
+        let paths: Vec<_> = list.map(|found| found.path).collect();
+        let new = paths.iter().filter(|path| !resumed_from.contains(*path));
+        if new.count() > 1 {
+            stage = stage.max(Stage::Whole);
+        }
+        *killed.entry(stage.name()).or_default() += 1;
         // A run never removes what it was resumed from; 50 of them would fill the disk.
-        let last = fs::canonicalize(folder.join("last")).ok();
+        resumed_from.insert(paths[0].clone());
+        let last = fs::read_link(folder.join("last")).map(|last| folder.join(last));
+        let in_use = [paths.first(), last.as_ref().ok()];
         resumed_from.retain(|path: &PathBuf| {
-            let stays = Some(path) == last.as_ref();
+            let stays = in_use.contains(&Some(path));
             if !stays {
                 fs::remove_dir_all(path).unwrap();
             }
             stays
         });
-        let list = checkpoint::list(&folder).unwrap();
-        resumed_from.insert(fs::canonicalize(&list[0].path).unwrap());
     }
     eprintln!("killed {killed:?}");
     let times = |stage: Stage| killed.get(stage.name()).copied().unwrap_or(0);

@@ -121,7 +121,7 @@ impl<B: Backend> Zoo<B> {
     fn forward(&self, images: Tensor<B, 4>) -> Tensor<B, 2> {
         let x = self.conv.forward(self.norm.forward(images));
         let x = x.mean_dim(2).mean_dim(3).flatten::<2>(1, 3);
-        let order = self.order.val().slice([0..2]).reshape([1, 2]);
+        let order = self.order.val().narrow(0, 0, 2).reshape([1, 2]);
         let words = self.words.forward(order).mean_dim(1).flatten::<2>(1, 2);
         let x = self.scale.forward(x + words);
         let mask = self.mask.val().slice([0..1, 0..3]);
