@@ -4,19 +4,21 @@ use super::folder::Files;
 use super::state::RunState;
 use super::tensors::{self, Tensors};
 use super::{GRADIENTS, MODEL, STATE, optimizer_file};
+use crate::accelerators::on_host;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
+use crate::optim::SavedState;
 use crate::panics;
 use crate::parameters::parameters;
 use ciborium::Value;
 
 /// Everything that a checkpoint holds, in the host's memory.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Packed {
     run: RunState,
     model: Tensors,
-    optimizers: Vec<Value>,
+    optimizers: Vec<SavedState>,
     gradients: Option<Tensors>,
 }
 
@@ -36,10 +38,21 @@ pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState)
     });
     // Running statistics are brought up to date by this, and by no visit.
     let _ = model.valid();
+    let tensors = tensors::of_model(model)?;
+    let mut optimizers = state.optimizers.save_optimizers(model);
+    // A device's memory has no room for what an optimizer had and what it has.
+    if !on_host::<M::Backend>() {
+        let read = optimizers.into_iter().map(|saved| {
+            let value = saved()?;
+            let read: SavedState = Box::new(|| Ok(value));
+            Ok(read)
+        });
+        optimizers = read.collect::<Result<_>>()?;
+    }
     Ok(Packed {
         run,
-        model: tensors::of_model(model)?,
-        optimizers: state.optimizers.save_optimizers(model)?,
+        model: tensors,
+        optimizers,
         gradients,
     })
 }
@@ -55,6 +68,7 @@ impl Packed {
         let mut add = |name: String, content| files.contents.insert(name, content);
         add(MODEL.into(), tensors::encode(self.model)?);
         for (index, optimizer) in self.optimizers.into_iter().enumerate() {
+            let optimizer = optimizer()?;
             let mut content = Vec::with_capacity(length(&optimizer));
             ciborium::into_writer(&optimizer, &mut content).map_err(|e| {
                 Error::new(ErrorKind::Io, "cannot encode the optimizer's state").with_source(e)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 /// What is to be done about checkpoints, in this order: the old goes only once the new is safe.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Job {
     /// New folders, and what all of them hold.
     pub(crate) saves: Vec<PathBuf>,

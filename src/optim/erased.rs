@@ -13,23 +13,29 @@ use ciborium::Value;
 pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M;
 
-    /// The state (moments), in full precision, with parameters by their id.
-    fn save(&self) -> Result<Value>;
+    /// The state (moments) as it is now, to be encoded when there is time.
+    fn save(&self) -> SavedState;
 
     /// Takes back what [`save`](Self::save) gave.
     fn load(&mut self, state: &Value, device: &Device<M::Backend>) -> Result<()>;
 }
 
-impl<M: TrainModule, O: Optimizer<M, M::Backend>> ErasedOptimizer<M> for O {
+/// An optimizer's state, in full precision, with parameters by their id. It holds the tensors that
+/// the optimizer had; the optimizer's next step leaves them as they are.
+pub(crate) type SavedState = Box<dyn FnOnce() -> Result<Value> + Send>;
+
+impl<M: TrainModule, O: Optimizer<M, M::Backend> + 'static> ErasedOptimizer<M> for O {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M {
         Optimizer::step(self, lr, model, gradients)
     }
 
-    fn save(&self) -> Result<Value> {
+    fn save(&self) -> SavedState {
         let record = self.to_record();
-        panics::catch(ErrorKind::Backend, || match in_64_bits::<M::Backend>() {
-            true => encode::<M::Backend, _, DoublePrecisionSettings>(record),
-            false => encode::<M::Backend, _, FullPrecisionSettings>(record),
+        Box::new(move || {
+            panics::catch(ErrorKind::Backend, || match in_64_bits::<M::Backend>() {
+                true => encode::<M::Backend, _, DoublePrecisionSettings>(record),
+                false => encode::<M::Backend, _, FullPrecisionSettings>(record),
+            })
         })
     }
 

@@ -8,6 +8,7 @@ pub mod schedule;
 mod set;
 mod state;
 
+pub(crate) use erased::SavedState;
 pub(crate) use gradients::Gradients;
 pub use group::ParamGroup;
 pub use manual::ManualStep;

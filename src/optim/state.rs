@@ -1,5 +1,6 @@
 //! What is saved of optimizers and their schedules, and how they go on from it.
 
+use super::erased::SavedState;
 use super::set::{OptimizerSet, Scheduler};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exact::Exact;
@@ -9,6 +10,7 @@ use burn::tensor::{DType, Device};
 use ciborium::Value;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Where every group and schedule is. What the optimizers themselves keep is
 /// [`OptimizerSet::save_optimizers`].
@@ -70,15 +72,18 @@ impl<M: TrainModule> OptimizerSet<M> {
 
     /// What each group's optimizer keeps, in the order of [`SetState::names`]. Parameters go by
     /// their paths: Burn's ids are others in every process.
-    pub(crate) fn save_optimizers(&self, model: &M) -> Result<Vec<Value>> {
+    pub(crate) fn save_optimizers(&self, model: &M) -> Vec<SavedState> {
         let paths = parameters(model).into_iter();
-        let paths: HashMap<String, String> = paths
-            .map(|p| (p.id.serialize(), format!("{PARAMETER}{}", p.path)))
-            .collect();
+        let paths = paths.map(|p| (p.id.serialize(), format!("{PARAMETER}{}", p.path)));
+        let paths: Arc<HashMap<String, String>> = Arc::new(paths.collect());
         let saved = self.groups.iter().map(|group| {
-            let mut state = group.optimizer.save()?;
-            rename_keys(&mut state, &paths);
-            Ok(state)
+            let (saved, paths) = (group.optimizer.save(), Arc::clone(&paths));
+            let by_path: SavedState = Box::new(move || {
+                let mut state = saved()?;
+                rename_keys(&mut state, &paths);
+                Ok(state)
+            });
+            by_path
         });
         saved.collect()
     }

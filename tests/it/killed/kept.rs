@@ -168,6 +168,40 @@ fn a_damaged_checkpoint_that_should_go_stays() {
     assert_eq!(names(&folder.join("epoch=0-step=2")).len(), 4);
 }
 
+/// A process was killed when a new checkpoint had its name, and `last` was still a link to the old
+/// one; the run goes on, or was at its end.
+#[test]
+fn last_leads_somewhere_before_the_old_one_goes() {
+    for steps in [2, 3] {
+        let (config, runs) = quiet();
+        let folder = runs.path().join("runs/version_0/checkpoints");
+        let [old, last] = ["epoch=0-step=1", "last"].map(|name| folder.join(name));
+        let aside = runs.path().join("aside");
+        let (from, to) = (old.clone(), aside.clone());
+        let set_aside = move |step| {
+            if step == 2 {
+                fs::create_dir(&to).unwrap();
+                for file in names(&from) {
+                    fs::copy(from.join(&file), to.join(&file)).unwrap();
+                }
+            }
+        };
+        let first = config.clone().with_max_steps(2);
+        train::<Cpu>(first, every(1), set_aside).0.unwrap();
+        assert_eq!(names(&folder), set(["epoch=0-step=2", "last"]));
+        fs::rename(aside, &old).unwrap();
+        fs::remove_file(&last).unwrap();
+        std::os::unix::fs::symlink("epoch=0-step=1", &last).unwrap();
+
+        let config = config.with_max_steps(steps).with_resume(Resume::Last);
+        let during = last.clone();
+        let check = move |_| assert_eq!(weights_at(&during), [-1.0, 1.0]);
+        train::<Cpu>(config, every(1), check).0.unwrap();
+        assert_eq!(weights_at(&last), [1.0 - steps as f32, 1.0]);
+        assert!(!old.exists());
+    }
+}
+
 /// Other threads start processes, as loggers and loaders do; a lock lives on in a process that has
 /// just begun, for a moment.
 #[test]
