@@ -63,6 +63,7 @@ fn look(path: PathBuf) -> Option<Found> {
         return None;
     }
     let written = std::fs::metadata(path.join(folder::MANIFEST)).and_then(|m| m.modified());
+    let written = written.or_else(|_| std::fs::metadata(&path)?.modified());
     Some(Found {
         written: written.unwrap_or(SystemTime::UNIX_EPOCH),
         manifest,

@@ -269,6 +269,10 @@ pub(super) fn remove(path: &Path) -> Result<()> {
         Ok(manifest) => manifest,
         // Somebody else has tidied up.
         Err(_) if path.symlink_metadata().is_err() => return Ok(()),
+        Err(e) if e.kind() == ErrorKind::Corrupt => {
+            eprintln!("warning: not removing an old checkpoint: {e}");
+            return Ok(());
+        }
         Err(e) => return Err(e.context("removing an old checkpoint")),
     };
     let failed = |e| Error::io("remove", path, e);

@@ -113,8 +113,10 @@ impl Checkpoint {
         let text = text.ok_or_else(|| damaged("`state.json` is missing"))?;
         let state: RunState = serde_json::from_slice(text)
             .map_err(|e| damaged("`state.json` cannot be read").with_source(e))?;
-        if files.step != state.progress.global_step {
-            return Err(damaged("its files are of different steps"));
+        if (files.epoch, files.step) != (state.progress.epoch, state.progress.global_step) {
+            return Err(damaged(
+                "`manifest.json` and `state.json` are of different steps",
+            ));
         }
         Ok(Self {
             path: path.to_owned(),

@@ -18,7 +18,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) struct RunDir {
     path: PathBuf,
     /// Locked as long as the run goes on.
-    _launches: File,
+    launches: File,
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // A process that is just being started by another thread still has the file open.
+        let _ = self.launches.unlock();
+    }
 }
 
 const CONFIG: &str = "config.toml";
@@ -36,10 +43,7 @@ impl RunDir {
         let path = goes_on.map_or_else(|| new_run_dir(config), Ok)?;
         let from = resumed.map(|resumed| resumed.checkpoint.path());
         let launches = add_launch(&path, config, from)?;
-        Ok(Self {
-            path,
-            _launches: launches,
-        })
+        Ok(Self { path, launches })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -21,8 +21,8 @@ mod hooks;
 mod killed;
 mod limits;
 mod mnist;
-#[cfg(unix)]
 mod resume;
+#[cfg(unix)]
 mod signals;
 mod stopping;
 mod tidy;

@@ -343,6 +343,14 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
                 kept.path = dir.join(name);
             }
         }
+        // The process may have been killed before it came to this; what `last` leads to may go now.
+        let from = from.to_path_buf();
+        if let Some(name) = from.file_name()
+            && name != "last"
+            && absolute(&from) == absolute(&dir.join(name))
+        {
+            self.name_last(cx, dir.join(name));
+        }
         Ok(())
     }
 

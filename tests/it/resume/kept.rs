@@ -93,8 +93,7 @@ fn states_of_the_user_come_back<B: AutodiffBackend>() {
             .fit(Weights::<B>::new(1.0, 1.0), &mut data)
             .unwrap();
         assert_eq!(outcome.progress.global_step, 6);
-        let loaded = loaded.0.borrow().clone();
-        loaded
+        loaded.0.take()
     };
     assert!(fit(config.clone().with_max_steps(6).with_max_epochs(2)).is_empty());
     let loaded = fit(config.with_max_epochs(2).with_resume(Resume::Last));

@@ -1,6 +1,7 @@
 //! Weights that PyTorch has written.
 
 use super::*;
+use std::collections::HashMap;
 
 on_each_backend!(weights_of_pytorch_compute_the_same,);
 
