@@ -22,6 +22,29 @@ pub struct Progress {
     pub samples: u64,
 }
 
+impl Progress {
+    /// Every counter.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = u64> {
+        let Self {
+            epoch,
+            batch,
+            total_batches,
+            global_step,
+            skipped_steps,
+            samples,
+        } = *self;
+        [
+            epoch,
+            batch,
+            total_batches,
+            global_step,
+            skipped_steps,
+            samples,
+        ]
+        .into_iter()
+    }
+}
+
 /// What a run is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {

@@ -465,7 +465,6 @@ fn an_optimizers_tensor_is_as_long_as_its_shape_says() {
 }
 
 #[test]
-#[ignore = "`check_tensors` does not look behind tags yet"]
 fn a_tag_hides_no_tensor_from_the_check() {
     let outcome = with_tensors(&|tensor| {
         enlarge(tensor);
@@ -499,7 +498,6 @@ fn gradients_as<B: AutodiffBackend>(dtype: DType) -> Result<()> {
 }
 
 #[test]
-#[ignore = "gradients keep the file's precision yet"]
 fn gradients_of_another_precision_are_no_panic() {
     for dtype in [DType::F16, DType::BF16, DType::F64] {
         let _ = gradients_as::<Cpu>(dtype);

@@ -60,6 +60,9 @@ const STATE: &str = "state.json";
 /// The other name of the newest checkpoint in a folder.
 pub(crate) const LAST: &str = "last";
 
+/// More of anything than a run has done; counting on from there does not overflow.
+const MAX_COUNT: u64 = 1 << 60;
+
 /// The Burn that this firebox is built with.
 pub(crate) const BURN_VERSION: &str = "0.21.0";
 
@@ -117,6 +120,9 @@ impl Checkpoint {
             return Err(damaged(
                 "`manifest.json` and `state.json` are of different steps",
             ));
+        }
+        if state.progress.counts().any(|count| count > MAX_COUNT) {
+            return Err(damaged("`state.json` counts more than any run has done"));
         }
         Ok(Self {
             path: path.to_owned(),
@@ -240,7 +246,11 @@ impl Checkpoint {
             .into_iter()
             .filter_map(|p| Some((p.id, tensors.remove(&p.path)?)));
         let data: HashMap<_, _> = of_ids.collect();
-        state.write_gradients(weight, data).map_err(place)
+        if let Some((path, _)) = tensors.pop_first() {
+            let what = format!("`{path}` is no parameter of this model");
+            return Err(place(Error::new(ErrorKind::Corrupt, what)));
+        }
+        panics::catch(ErrorKind::Backend, || state.write_gradients(weight, data)).map_err(place)
     }
 
     fn file(&self, name: &str) -> Result<&[u8]> {

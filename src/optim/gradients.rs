@@ -353,8 +353,9 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Write {
         if self.data.get(&param.id).is_some_and(fits)
             && let Some(data) = self.data.remove(&param.id)
         {
-            let like = (&parameter.device(), data.dtype);
-            let gradient = Tensor::<B::InnerBackend, D>::from_data(data, like);
+            let dtype = parameter.dtype();
+            let like = (&parameter.device(), dtype);
+            let gradient = Tensor::<B::InnerBackend, D>::from_data(data.convert_dtype(dtype), like);
             self.to.register(param.id, gradient);
         }
     }

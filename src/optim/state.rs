@@ -51,6 +51,7 @@ impl Scheduler {
     }
 
     fn load(&mut self, state: &ScheduleState) -> Result<()> {
+        check_count(state.ticks)?;
         self.ticks = state.ticks;
         self.schedule.load_state(&state.state)
     }
@@ -116,6 +117,7 @@ impl<M: TrainModule> OptimizerSet<M> {
         let groups = self.groups.iter_mut().zip(&state.groups).zip(optimizers);
         for ((group, state), mut optimizer) in groups {
             let place = |e: Error| e.context(format!("optimizer of group `{}`", state.name));
+            check_count(state.steps).map_err(place)?;
             check_tensors(&optimizer).map_err(place)?;
             rename_keys(&mut optimizer, &ids);
             group.optimizer.load(&optimizer, device).map_err(place)?;
@@ -143,6 +145,19 @@ fn load_schedule(here: Option<&mut Scheduler>, saved: Option<&ScheduleState>) ->
         }
     }
 }
+
+/// Some schedules count up to where they were: no run has come so far, and none is to hang.
+fn check_count(count: u64) -> Result<()> {
+    match count {
+        0..=MAX_COUNT => Ok(()),
+        _ => Err(corrupt(&format!(
+            "{count} steps are more than any run takes"
+        ))),
+    }
+}
+
+/// More steps than any run takes.
+pub(super) const MAX_COUNT: u64 = 10_000_000_000;
 
 /// What a parameter's path begins with where it is a key, so that no field's name is taken for one.
 const PARAMETER: &str = "param:";
@@ -175,13 +190,20 @@ fn check_tensors(value: &Value) -> Result<()> {
     match value {
         Value::Map(entries) => {
             check_tensor(entries)?;
-            entries
-                .iter()
-                .try_for_each(|(_, value)| check_tensors(value))
+            entries.iter().try_for_each(|(key, value)| match key {
+                Value::Text(_) | Value::Integer(_) => check_tensors(value),
+                _ => Err(corrupt("a key is neither a name nor a number")),
+            })
         }
         Value::Array(items) => items.iter().try_for_each(check_tensors),
+        // Reading looks through tags; nothing that was saved has any.
+        Value::Tag(..) => Err(corrupt("a value has a tag")),
         _ => Ok(()),
     }
+}
+
+fn corrupt(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 fn check_tensor(fields: &[(Value, Value)]) -> Result<()> {
@@ -207,9 +229,6 @@ fn check_tensor(fields: &[(Value, Value)]) -> Result<()> {
         (Some(bytes), Some(length)) if bytes.len() == length && length > 0 => Ok(()),
         // A tensor without entries, of a type whose entries have a size.
         (Some(bytes), Some(0)) if bytes.is_empty() => Ok(()),
-        _ => Err(Error::new(
-            ErrorKind::Corrupt,
-            "a tensor has not as many bytes as its shape says",
-        )),
+        _ => Err(corrupt("a tensor has not as many bytes as its shape says")),
     }
 }

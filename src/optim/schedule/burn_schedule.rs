@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::{Schedule, other_state};
 use crate::error::Result;
+use crate::optim::state::MAX_COUNT;
 
 /// Any of Burn's learning-rate schedulers.
 ///
@@ -67,6 +68,8 @@ impl<S: LrScheduler + 'static> Schedule for BurnSchedule<S> {
 
     fn load_state(&mut self, state: &Value) -> Result<()> {
         let steps = state.get("steps").and_then(Value::as_u64);
+        // Burn's schedulers are stepped up to there one by one.
+        let steps = steps.filter(|steps| *steps <= MAX_COUNT);
         self.step_to(steps.ok_or_else(|| other_state("a Burn scheduler", state))?);
         Ok(())
     }
