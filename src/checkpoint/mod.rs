@@ -22,6 +22,8 @@ mod folder;
 #[cfg(test)]
 mod hostile;
 mod pack;
+#[cfg(feature = "pytorch")]
+mod pytorch;
 mod state;
 mod tensors;
 mod weights;

@@ -94,7 +94,7 @@ impl Weights {
 
     #[cfg(feature = "pytorch")]
     fn from_pytorch_file(path: &Path) -> Result<Self> {
-        let tensors = tensors::of_pytorch_file(path)?;
+        let tensors = super::pytorch::read(path)?;
         Ok(Self::new(tensors, path.display().to_string()).from_pytorch())
     }
 
