@@ -133,6 +133,8 @@ settings! {
     max_steps: Option<u64> = None, with_max_steps(impl Into<Option<u64>>);
 
     /// Stop after this long: `90s`, `1h30m`, or `DD:HH:MM:SS`
+    ///
+    /// What a resumed run had before counts.
     max_time: Option<WallTime> = None, with_max_time(impl Into<Option<WallTime>>);
 
     /// Let nothing stop the run early before this many epochs
