@@ -55,7 +55,11 @@ impl TrainerConfig {
         let wrong = SETTINGS
             .iter()
             .find(|setting| !(setting.is_possible)(self) || is_zero(setting))?;
-        let (key, shown) = (wrong.key, (wrong.shown)(self));
+        let key = wrong.key;
+        let shown = match is_zero(wrong) {
+            true => "0".to_owned(),
+            false => (wrong.shown)(self),
+        };
         Some(Problem {
             keys: vec![key],
             message: format!("`{key}` is {shown}; use {}", wrong.allowed()),

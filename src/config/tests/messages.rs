@@ -10,6 +10,8 @@ fn toml_error(text: &str) -> String {
 fn messages_for_flags() {
     insta::assert_snapshot!(parse_error(&["--max-epochs=-3"]), @"error: --max-epochs: `max_epochs` is `-3`; use a whole number from 0 (below 2^63), or leave it out (`none`)");
     insta::assert_snapshot!(parse_error(&["--max-epochs", "-3"]), @"error: --max-epochs: `max_epochs` is `-3`; use a whole number from 0 (below 2^63), or leave it out (`none`)");
+    insta::assert_snapshot!(parse_error(&["--checkpoint-every-n-steps=0"]), @"error: --checkpoint-every-n-steps: `checkpoint_every_n_steps` is 0; use a whole number from 1 (below 2^63), or leave it out (`none`)");
+    insta::assert_snapshot!(parse_error(&["--save-top-k=x"]), @"error: --save-top-k: `save_top_k` is `x`; use a whole number from 0, or `all` (or -1), or leave it out (`none`)");
     insta::assert_snapshot!(parse_error(&["--seed=18446744073709551615"]), @"error: --seed: `seed` is `18446744073709551615`; use a whole number from 0 (below 2^63)");
     insta::assert_snapshot!(parse_error(&["--devices", "0"]), @"error: --devices: `devices` is `0`; use `auto`, `all` (or -1), a count from 1 (`2`), or different device ids (`0,2`; one alone is `0,`)");
     insta::assert_snapshot!(parse_error(&["--devices", "0,0"]), @"error: --devices: `devices` is `0,0`; use `auto`, `all` (or -1), a count from 1 (`2`), or different device ids (`0,2`; one alone is `0,`)");
