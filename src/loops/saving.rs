@@ -115,22 +115,18 @@ impl<M: TrainModule> Run<'_, M> {
         self.metrics = saved.metrics.clone();
         self.book.load(saved.epoch.clone());
         self.resumed_from = Some(checkpoint.path().to_path_buf());
-        let mut left: Vec<&Part> = saved.callbacks.iter().collect();
-        for callback in self.callbacks.iter_mut() {
-            if let Some(part) = take(&mut left, callback.name()) {
-                panics::catch(ErrorKind::User, || callback.load_state(&part.state))
-                    .map_err(|e| e.context(format!("callback `{}`", part.name)))?;
-            }
-        }
-        warn_of("callback", &left);
-        let mut left: Vec<&Part> = saved.loggers.iter().collect();
-        for logger in self.loggers.iter_mut() {
-            if let Some(part) = take(&mut left, logger.name()) {
-                panics::catch(ErrorKind::User, || logger.load_state(&part.state))
-                    .map_err(|e| e.context(format!("logger `{}`", part.name)))?;
-            }
-        }
-        warn_of("logger", &left);
+        hand_out(
+            ("callback", &saved.callbacks),
+            self.callbacks,
+            |callback| callback.name(),
+            |callback, state| callback.load_state(state),
+        )?;
+        hand_out(
+            ("logger", &saved.loggers),
+            self.loggers,
+            |logger| logger.name(),
+            |logger, state| logger.load_state(state),
+        )?;
         // A stop that has taken effect ended the run then; it is resumed to go on.
         if !self.past_minimum() {
             let stops = saved.stops.iter();
@@ -180,17 +176,27 @@ fn part(name: &str, save: impl FnOnce() -> Value) -> Result<Option<Part>> {
     Ok((!state.is_null()).then_some(Part { name, state }))
 }
 
-/// The first state under this name: of several callbacks of a kind, each has its own, in order.
-fn take<'p>(left: &mut Vec<&'p Part>, name: &str) -> Option<&'p Part> {
-    let at = left.iter().position(|part| part.name == name)?;
-    Some(left.remove(at))
-}
-
-fn warn_of(what: &str, left: &[&Part]) {
+/// Gives each callback or logger the first state under its name that is left: of several of a kind,
+/// each has its own, in order. What nobody takes is named.
+fn hand_out<T>(
+    (what, saved): (&str, &[Part]),
+    owners: &mut [T],
+    name: impl Fn(&T) -> &str,
+    load: impl Fn(&mut T, &Value) -> Result<()>,
+) -> Result<()> {
+    let mut left: Vec<&Part> = saved.iter().collect();
+    for owner in owners {
+        if let Some(at) = left.iter().position(|part| part.name == name(owner)) {
+            let part = left.remove(at);
+            panics::catch(ErrorKind::User, || load(owner, &part.state))
+                .map_err(|e| e.context(format!("{what} `{}`", part.name)))?;
+        }
+    }
     for part in left {
         eprintln!(
             "warning: the checkpoint has the state of a {what} `{}`, which this run does not have",
             part.name
         );
     }
+    Ok(())
 }

@@ -261,19 +261,14 @@ impl ModelCheckpoint {
         };
         let template = self.rules.template.as_ref();
         let name = template.map_or_else(String::new, |t| t.render(&values));
-        let mut own = self.state.best.iter().chain(&self.state.last);
-        let mut is_free = |path: &PathBuf| {
-            !own.by_ref().any(|kept| kept.path == *path) && path.symlink_metadata().is_err()
+        let is_free = |path: &PathBuf| {
+            let mut own = self.state.best.iter().chain(&self.state.last);
+            !own.any(|kept| kept.path == *path) && path.symlink_metadata().is_err()
         };
         let path = dir.join(&name);
-        if is_free(&path) {
-            return path;
-        }
         let versions = (1..).map(|version: u64| dir.join(format!("{name}-v{version}")));
-        versions
-            .into_iter()
-            .find(|path| is_free(path))
-            .unwrap_or(path)
+        let mut paths = std::iter::once(path.clone()).chain(versions);
+        paths.find(is_free).unwrap_or(path)
     }
 
     fn monitor_name(&self) -> Option<&str> {
@@ -333,23 +328,20 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
             self.state = State::default();
             return Ok(());
         };
+        let from = from.to_path_buf();
         let dir = self.rules.dir.clone().unwrap_or_default();
+        // However the folder is written now.
+        let in_dir = |path: &Path| {
+            let own = dir.join(path.file_name()?);
+            (absolute(path) == absolute(&own)).then_some(own)
+        };
         for kept in self.state.best.iter_mut().chain(&mut self.state.last) {
-            kept.path = moved(&kept.path, from);
-            // However the folder is written now.
-            if let Some(name) = kept.path.file_name()
-                && absolute(&kept.path) == absolute(&dir.join(name))
-            {
-                kept.path = dir.join(name);
-            }
+            let path = moved(&kept.path, &from);
+            kept.path = in_dir(&path).unwrap_or(path);
         }
         // The process may have been killed before it came to this; what `last` leads to may go now.
-        let from = from.to_path_buf();
-        if let Some(name) = from.file_name()
-            && name != "last"
-            && absolute(&from) == absolute(&dir.join(name))
-        {
-            self.name_last(cx, dir.join(name));
+        if let Some(own) = in_dir(&from).filter(|own| !own.ends_with("last")) {
+            self.name_last(cx, own);
         }
         Ok(())
     }
