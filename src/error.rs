@@ -52,6 +52,8 @@ pub enum ErrorKind {
     User,
     /// A signal asked the process to end.
     Interrupted,
+    /// Another rank failed, and this one with it.
+    Aborted,
 }
 
 impl Error {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`module`] | what you write: [`TrainModule`], [`EvalModule`], [`PredictModule`] |
 //! | [`data`] | [`DataModule`] and the [`Loader`](data::Loader) that feeds it |
+//! | [`nn`] | layers that give the same on any number of devices |
 //! | [`optim`] | optimizers, parameter groups, learning-rate schedules |
 //! | [`metric`] | metrics whose state merges |
 //! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
@@ -49,6 +50,8 @@ pub mod module;
 pub mod optim;
 
 pub mod data;
+mod distributed;
+pub mod nn;
 
 pub mod callback;
 pub mod checkpoint;

@@ -1,6 +1,7 @@
 //! Ctrl-C, SIGTERM, and SIGUSR1 in a job of SLURM: the run finishes its step, saves and ends.
 
 use crate::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 #[cfg(unix)]
 use signal_hook::consts::SIGUSR1;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,7 +15,7 @@ use std::sync::{Arc, LazyLock, Once};
 const SIGUSR1: i32 = -1;
 
 /// A signal that asks the process to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Signal {
     /// SIGINT: somebody pressed Ctrl-C.
     Interrupt,
@@ -32,6 +33,14 @@ impl Signal {
             Self::Interrupt => SIGINT,
             Self::Terminate => SIGTERM,
             Self::Requeue => SIGUSR1,
+        }
+    }
+
+    /// Takes it that this signal came, as another process of the run says.
+    pub(crate) fn note(self) {
+        RECEIVED.store(self.number() as usize, Ordering::Relaxed);
+        if self == Self::Requeue {
+            REQUEUE.store(true, Ordering::Relaxed);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Values that cannot be, and settings that contradict each other.
 
 use super::value::Setting;
-use super::{Limit, SETTINGS, TrainerConfig, ValCheckInterval};
+use super::{Limit, SETTINGS, TrainerConfig, ValCheckInterval, WallTime};
 use crate::error::{Error, Result};
 
 /// What is wrong, and which settings it is about.
@@ -41,6 +41,8 @@ impl TrainerConfig {
 
     fn impossible_value(&self) -> Option<Problem> {
         let zeros = [
+            self.num_nodes == Some(0),
+            self.check_replicas_every_n_steps == Some(0),
             self.check_val_every_n_epoch == 0,
             self.log_every_n_steps == 0,
             self.accumulate_grad_batches == 0,
@@ -104,6 +106,12 @@ impl TrainerConfig {
                     "`val_check_interval` is {batches} batches, which are counted across epochs, \
                      but `check_val_every_n_epoch` is {every}; leave one of them out"
                 ),
+            );
+        }
+        if self.collective_timeout == WallTime::ZERO {
+            return problem(
+                &["collective_timeout"],
+                "`collective_timeout` is 0s; use a time above 0 (`30m`)".to_owned(),
             );
         }
         if self.overfit_batches.is_none() {

@@ -6,6 +6,7 @@ mod checkpoint;
 mod hardware;
 mod layers;
 mod limits;
+mod strategy;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -15,6 +16,7 @@ mod various;
 pub use checkpoint::{Monitor, Resume, SaveTopK};
 pub use hardware::{AcceleratorName, Devices, Precision};
 pub use limits::{FastDevRun, Limit, SanitySteps, ValCheckInterval};
+pub use strategy::Strategy;
 pub use time::WallTime;
 pub use various::{GradientClip, LoggerNames, ProgressMode};
 
@@ -22,6 +24,7 @@ use crate::error::{Error, Result};
 use layers::Layers;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use value::{Setting, SettingValue};
 
 /// Lists every setting once: documentation, name, type, default, builder method.
@@ -116,6 +119,21 @@ settings! {
 
     /// Which devices: `auto`, `all`, how many (`2`), or which (`0,2`; one alone is `0,`)
     devices: Devices = Devices::Auto, with_devices(impl Into<Devices>);
+
+    /// How many nodes the run is to have; that of the launcher (`mpirun`, `srun`) is checked against it
+    num_nodes: Option<u64> = None, with_num_nodes(impl Into<Option<u64>>);
+
+    /// How several devices train one model: `auto`, `ddp`, `zero1`, or `fedavg:N`
+    strategy: Strategy = Strategy::Auto, with_strategy(Strategy);
+
+    /// Take the statistics of `firebox::nn::BatchNorm` over all devices
+    sync_batchnorm: bool = true, with_sync_batchnorm(bool);
+
+    /// Compare the parameters of all devices every n optimizer steps, and stop if they differ
+    check_replicas_every_n_steps: Option<u64> = None, with_check_replicas_every_n_steps(impl Into<Option<u64>>);
+
+    /// How long a device waits for the others before the run fails
+    collective_timeout: WallTime = WallTime::from(Duration::from_secs(1800)), with_collective_timeout(impl Into<WallTime>);
 
     /// The number format: `auto`, `32-true`, `64-true`, `16-mixed`, `bf16-mixed`, `16-true` or `bf16-true`
     precision: Precision = Precision::F32True, with_precision(Precision);

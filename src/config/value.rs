@@ -60,7 +60,9 @@ pub(super) struct Setting {
 
 impl Setting {
     /// The counts that divide something: 0 has no meaning for them.
-    pub const FROM_ONE: [&str; 4] = [
+    pub const FROM_ONE: [&str; 6] = [
+        "num_nodes",
+        "check_replicas_every_n_steps",
         "check_val_every_n_epoch",
         "log_every_n_steps",
         "accumulate_grad_batches",

@@ -40,6 +40,8 @@ pub struct EpochSpec<B: Backend> {
     pub limit: Option<usize>,
     /// The part of every global batch to take. Default: all of it.
     pub shard: Shard,
+    /// Whether shards take whole batches in turn instead of a part of each. Default: no.
+    pub by_batch: bool,
 }
 
 impl<B: Backend> EpochSpec<B> {
@@ -53,6 +55,7 @@ impl<B: Backend> EpochSpec<B> {
             start_sample: None,
             limit: None,
             shard: Shard::default(),
+            by_batch: false,
         }
     }
 
@@ -97,6 +100,21 @@ impl<B: Backend> EpochSpec<B> {
     pub fn shard(mut self, shard: Shard) -> Self {
         self.shard = shard;
         self
+    }
+
+    /// Lets shards take whole batches in turn instead of a part of each.
+    #[must_use]
+    pub fn by_batch(mut self, by_batch: bool) -> Self {
+        self.by_batch = by_batch;
+        self
+    }
+
+    /// This shard's part of a batch of `len` samples.
+    pub(super) fn part(&self, len: usize) -> Range<usize> {
+        match self.by_batch {
+            true => 0..len,
+            false => self.shard.part(len),
+        }
     }
 }
 

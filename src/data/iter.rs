@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use super::Shard;
 use super::source::Fetch;
 use super::workers::Workers;
 use crate::error::{Error, Result};
@@ -30,12 +31,27 @@ pub struct Batch<O> {
     pub is_last: bool,
 }
 
+impl<O> Batch<O> {
+    /// The part of a rank that has no samples left while others have.
+    pub(crate) fn nothing(index: usize) -> Self {
+        Self {
+            value: None,
+            samples: 0,
+            global_samples: 0,
+            index,
+            indices: Vec::new(),
+            is_last: true,
+        }
+    }
+}
+
 /// The batches of one epoch, in order; made by [`Loader::iter`](super::Loader::iter).
 ///
 /// It ends after the first error. With worker threads, batches are loaded ahead from the first call
 /// of `next`; dropping the iterator drops what was loaded and cancels what was not, at once.
 pub struct LoaderIter<O> {
     fetch: Fetch<O>,
+    turns: Turns,
     position: usize,
     /// The global batch to stop before, as far as it is known.
     end: usize,
@@ -46,11 +62,13 @@ impl<O: Send + 'static> LoaderIter<O> {
     /// Without `workers`, batches are made by the caller of `next`.
     pub(super) fn new(
         fetch: Fetch<O>,
-        position: usize,
+        start: usize,
         end: usize,
+        turns: Turns,
         workers: Option<Arc<Workers>>,
         prefetch: usize,
     ) -> Self {
+        let position = turns.first(start);
         let ahead = workers.map(|workers| Ahead {
             bound: workers.count().saturating_mul(prefetch).max(1),
             workers,
@@ -60,6 +78,7 @@ impl<O: Send + 'static> LoaderIter<O> {
         });
         Self {
             fetch,
+            turns,
             position,
             end,
             ahead,
@@ -79,21 +98,26 @@ impl<O: Send + 'static> Iterator for LoaderIter<O> {
     type Item = Result<Batch<O>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.position >= self.end {
-            return None;
-        }
-        let batch = match &mut self.ahead {
-            None => (self.fetch)(self.position),
-            Some(ahead) => ahead.next(&self.fetch, self.end),
-        };
-        match batch {
-            Ok(Some(_)) => self.position += 1,
-            Ok(None) | Err(_) => {
-                self.end = self.position;
-                self.ahead = None;
+        loop {
+            if self.position >= self.end {
+                return None;
+            }
+            let batch = match &mut self.ahead {
+                None => (self.fetch)(self.position),
+                Some(ahead) => ahead.next(&self.fetch, self.end, self.turns.stride),
+            };
+            match batch {
+                Ok(Some(_)) => self.position = self.position.saturating_add(self.turns.stride),
+                Ok(None) | Err(_) => {
+                    self.end = self.position;
+                    self.ahead = None;
+                }
+            }
+            let is_mine = |batch: &Batch<O>| self.turns.take(batch.index);
+            if batch.as_ref().is_ok_and(|b| b.as_ref().is_none_or(is_mine)) || batch.is_err() {
+                return batch.transpose();
             }
         }
-        batch.transpose()
     }
 }
 
@@ -104,6 +128,46 @@ impl<O> fmt::Debug for LoaderIter<O> {
         f.debug_struct("LoaderIter")
             .field("position", &self.position)
             .finish_non_exhaustive()
+    }
+}
+
+/// Which batches are those of this iterator.
+pub(super) struct Turns {
+    /// How many batches it is from one that is made to the next.
+    stride: usize,
+    /// Those of which it takes.
+    of: Shard,
+}
+
+impl Turns {
+    pub(super) fn all() -> Self {
+        Self::read(Shard::default())
+    }
+
+    /// Makes the batches of this shard alone.
+    pub(super) fn skip(shard: Shard) -> Self {
+        Self {
+            stride: shard.count.max(1),
+            of: shard,
+        }
+    }
+
+    /// Makes all batches and drops those of other shards.
+    pub(super) fn read(shard: Shard) -> Self {
+        Self {
+            stride: 1,
+            of: shard,
+        }
+    }
+
+    fn take(&self, batch: usize) -> bool {
+        batch % self.of.count.max(1) == self.of.index
+    }
+
+    /// The first batch to make.
+    fn first(&self, start: usize) -> usize {
+        let steps = (0..self.stride).find(|step| self.stride == 1 || self.take(start + step));
+        start + steps.unwrap_or(0)
     }
 }
 
@@ -120,8 +184,8 @@ struct Ahead<O> {
 }
 
 impl<O: Send + 'static> Ahead<O> {
-    fn next(&mut self, fetch: &Fetch<O>, end: usize) -> Result<Option<Batch<O>>> {
-        self.fill(fetch, end)?;
+    fn next(&mut self, fetch: &Fetch<O>, end: usize, stride: usize) -> Result<Option<Batch<O>>> {
+        self.fill(fetch, end, stride)?;
         let batch = match self.pending.pop_front() {
             Some(batch) => batch.recv(),
             None => return Ok(None),
@@ -129,11 +193,11 @@ impl<O: Send + 'static> Ahead<O> {
         let batch =
             batch.map_err(|_| Error::data("a loader thread ended before its batch was made"))??;
         // The workers go on while the caller computes. A failure comes again at the next call.
-        let _ = self.fill(fetch, end);
+        let _ = self.fill(fetch, end, stride);
         Ok(batch)
     }
 
-    fn fill(&mut self, fetch: &Fetch<O>, end: usize) -> Result<()> {
+    fn fill(&mut self, fetch: &Fetch<O>, end: usize, stride: usize) -> Result<()> {
         while self.pending.len() < self.bound && self.submitted < end {
             let (send, receive) = sync_channel(1);
             let (fetch, cancelled) = (Arc::clone(fetch), Arc::clone(&self.cancelled));
@@ -145,7 +209,7 @@ impl<O: Send + 'static> Ahead<O> {
                 }
             }))?;
             self.pending.push_back(receive);
-            self.submitted += 1;
+            self.submitted = self.submitted.saturating_add(stride);
         }
         Ok(())
     }

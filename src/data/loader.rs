@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 use burn::tensor::backend::Backend;
 
+use super::iter::Turns;
 use super::source::{Epoch, Source, source};
 use super::workers::{Workers, caught, lock};
 use super::{EpochSpec, FallibleDataset, LoaderIter, Plan, PlanRequest, Random, Sampler, Samples};
@@ -228,6 +229,12 @@ impl<B: Backend, O: Send + 'static> Loader<B, O> {
             )));
         }
         let end = spec.limit.unwrap_or(usize::MAX).min(batches);
+        let turns = match spec.by_batch {
+            false => Turns::all(),
+            // A stream has to be read in order, so that others' batches are read and dropped.
+            true if self.num_samples().is_none() => Turns::read(spec.shard),
+            true => Turns::skip(spec.shard),
+        };
         let epoch = Epoch {
             order_epoch: self.order_epoch(spec.epoch),
             plan,
@@ -237,7 +244,14 @@ impl<B: Backend, O: Send + 'static> Loader<B, O> {
         };
         let fetch = Arc::clone(&self.source).open(epoch)?;
         let workers = (self.workers.count() > 0).then(|| Arc::clone(&self.workers));
-        Ok(LoaderIter::new(fetch, start, end, workers, self.prefetch))
+        Ok(LoaderIter::new(
+            fetch,
+            start,
+            end,
+            turns,
+            workers,
+            self.prefetch,
+        ))
     }
 
     fn with_sampler(mut self, sampler: Option<Arc<dyn Sampler>>) -> Self {

@@ -78,7 +78,7 @@ where
             let Some(slice) = plan.batch(index) else {
                 return Ok(None);
             };
-            let part = slice.get(spec.shard.part(slice.len())).unwrap_or_default();
+            let part = slice.get(spec.part(slice.len())).unwrap_or_default();
             let items = self.items(part, &spec)?;
             let samples = || format!(" (samples {})", listed(part));
             Ok(Some(Batch {
@@ -163,7 +163,7 @@ where
             let Some((slice, is_last)) = lock(&reader).batch(last)? else {
                 return Ok(None);
             };
-            let (global_samples, part) = (slice.len(), spec.shard.part(slice.len()));
+            let (global_samples, part) = (slice.len(), spec.part(slice.len()));
             let samples = part.len();
             // Batches before this one were full, or they would have been the last.
             let full = index.saturating_sub(spec.start_batch);

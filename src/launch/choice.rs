@@ -3,7 +3,7 @@
 use crate::accelerators::{Compiled, FEATURES};
 use crate::config::{AcceleratorName, Devices};
 use crate::error::{Error, ErrorKind, Result};
-use firebox_backend::{DeviceInfo, DeviceType, Kind};
+use firebox_backend::{DeviceInfo, DeviceType, Kind, host};
 use std::fmt;
 
 /// An accelerator and its devices to use, and why those before it were passed over.
@@ -19,13 +19,16 @@ type PassedOver = (&'static str, String);
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.devices.iter().map(|d| d.name.as_str()).collect();
-        write!(
-            f,
-            "accelerator: {} ({})",
-            self.accelerator,
-            names.join("; ")
-        )?;
+        write!(f, "accelerator: {} (", self.accelerator)?;
+        let same = self.devices.chunk_by(|a, b| a.name == b.name);
+        for (index, devices) in same.enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            match devices {
+                [one] => write!(f, "{separator}{}", one.name)?,
+                several => write!(f, "{separator}{} x {}", several.len(), several[0].name)?,
+            }
+        }
+        f.write_str(")")?;
         for (name, why) in &self.passed_over {
             write!(f, "; not {name}: {why}")?;
         }
@@ -52,7 +55,7 @@ pub(super) fn choose(
             Ok(found) => {
                 return Ok(Choice {
                     accelerator: candidate.name,
-                    devices: choose_devices(devices, candidate.name, found)?,
+                    devices: choose_devices(devices, candidate, found)?,
                     passed_over,
                 });
             }
@@ -147,11 +150,29 @@ fn list(compiled: &[Compiled]) -> String {
     )
 }
 
+/// More replicas than any processor has use for.
+const MOST_REPLICAS: usize = 1024;
+
 fn choose_devices(
     wanted: &Devices,
-    accelerator: &str,
-    found: Vec<DeviceInfo>,
+    candidate: &Compiled,
+    mut found: Vec<DeviceInfo>,
 ) -> Result<Vec<DeviceInfo>> {
+    let accelerator = candidate.name;
+    // A processor holds as many replicas as it is asked to.
+    if let (Kind::Cpu, Some(first)) = (candidate.kind, found.first()) {
+        let replicas = match wanted {
+            Devices::Count(n) if *n > MOST_REPLICAS => {
+                return Err(Error::config(format!(
+                    "`devices` is `{n}`, but a processor has at most {MOST_REPLICAS} replicas"
+                )));
+            }
+            Devices::Count(n) => *n,
+            Devices::All => host::physical_cores(),
+            Devices::Auto | Devices::Ids(_) => 1,
+        };
+        found = vec![first.clone(); replicas];
+    }
     let wrong = |what: String| {
         let known: Vec<_> = found
             .iter()
@@ -178,13 +199,7 @@ fn choose_devices(
         }
         Devices::Ids(ids) => ids.iter().map(of_id).collect::<Result<_>>()?,
     };
-    match chosen.as_slice() {
-        [one] => Ok(vec![(*one).clone()]),
-        several => Err(wrong(format!(
-            "a run uses one device, not {}",
-            several.len()
-        ))),
-    }
+    Ok(chosen.into_iter().cloned().collect())
 }
 
 #[cfg(test)]
@@ -330,11 +345,22 @@ mod tests {
                 "`devices` is `3`, but there are only 2 devices; {has}"
             ))
         );
+        let all = choose(&"wgpu".into(), &Devices::All, &machine).unwrap();
+        assert_eq!(all.to_string(), "accelerator: wgpu (card; llvmpipe)");
+    }
+
+    #[test]
+    fn a_processor_has_as_many_replicas_as_one_wants() {
+        let machine = machine(missing, missing);
+        let devices = |devices: &str| {
+            let choice = choose(&"cpu".into(), &devices.parse().unwrap(), &machine);
+            choice.map(|c| c.to_string()).map_err(|e| e.to_string())
+        };
+        assert_eq!(devices("3"), Ok("accelerator: flex (3 x CPU)".into()));
+        assert_eq!(devices("auto"), Ok("accelerator: flex (CPU)".into()));
         assert_eq!(
-            devices("-1"),
-            Err(format!(
-                "`devices` is `all`, but a run uses one device, not 2; {has}"
-            ))
+            devices("1025"),
+            Err("`devices` is `1025`, but a processor has at most 1024 replicas".into())
         );
     }
 }

@@ -2,8 +2,8 @@
 
 mod choice;
 
-use crate::accelerators::{compiled, for_each_accelerator};
-use crate::config::{ProgressMode, TrainerConfig};
+use crate::accelerators::{compiled, for_each_accelerator, on_host};
+use crate::config::{Devices, ProgressMode, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::module::TrainModule;
@@ -96,7 +96,11 @@ impl<B: AutodiffBackend> Launch<B> {
     }
     /// A trainer with the recipe's settings.
     pub fn trainer<M: TrainModule<Backend = B>>(&self) -> Trainer<M> {
-        Trainer::new(self.config.clone(), self.first.clone())
+        let trainer = Trainer::new(self.config.clone(), self.first.clone());
+        match self.config.devices {
+            Devices::Auto if on_host::<B>() => trainer.with_replicas_by_need(self.first.clone()),
+            _ => trainer.with_devices(self.devices.clone()),
+        }
     }
     /// The operations of a training step, for a loop written by hand.
     pub fn fabric(&self) -> Fabric<B> {

@@ -1,9 +1,12 @@
 //! Validation, test and prediction: one pass over a loader.
 
 use super::Run;
+use super::ranks::{Which, values};
 use crate::callback::BatchInfo;
 use crate::data::{Batch, EpochSpec, Loader};
+use crate::distributed::{Group, Stream};
 use crate::error::{ErrorKind, Result};
+use crate::fabric::Part;
 use crate::metric::{LogBook, Metrics};
 use crate::module::{EvalModule, PredictModule, StepContext, TrainModule};
 use crate::optim::OptimizerSet;
@@ -11,6 +14,7 @@ use crate::panics;
 use crate::progress::Stage;
 use crate::signals;
 use burn::tensor::backend::AutodiffBackend;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
 
@@ -42,7 +46,7 @@ pub(crate) fn evaluate<M: TrainModule>(
             book.add(cx.logged, samples as f64)
         },
     )?;
-    match book.values("")? {
+    match values(&run.fabric.group, &mut book, Which::All(""))? {
         // Seen by the hook, then forgotten.
         values if stage == Stage::SanityCheck => run.results = values,
         values => run.set_results(values),
@@ -59,6 +63,7 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
     limit: Option<usize>,
 ) -> Result<Vec<<M::Eval as PredictModule>::Output>> {
     let mut outputs = Vec::new();
+    let group = &run.fabric.group;
     let step =
         |module: &M::Eval, input, cx: &mut StepContext<Inner<M>>| module.predict_step(input, cx);
     pass(
@@ -74,8 +79,34 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
             Ok(())
         },
     )?;
+    let outputs = in_order(group, outputs)?;
     run.hook(Stage::Predict, model, None, |c, cx| c.on_eval_end(cx))?;
     Ok(outputs)
+}
+
+/// What the replicas of this process have predicted, to the first of them: they have taken the
+/// batches in turn.
+fn in_order<T: Send + 'static>(group: &Group, mine: Vec<T>) -> Result<Vec<T>> {
+    if group.is_alone() {
+        return Ok(mine);
+    }
+    let all = group.meet(Stream::Loop, group.locals(), Mutex::new(mine))?;
+    if group.local() > 0 {
+        return Ok(Vec::new());
+    }
+    let take = |outputs: &Arc<Mutex<Vec<T>>>| {
+        let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *outputs).into_iter()
+    };
+    let mut turns: Vec<_> = all.iter().map(take).collect();
+    let mut ordered = Vec::new();
+    loop {
+        let before = ordered.len();
+        ordered.extend(turns.iter_mut().filter_map(Iterator::next));
+        if ordered.len() == before {
+            return Ok(ordered);
+        }
+    }
 }
 
 /// Feeds a loader's batches to `step`, and what comes out to `take`.
@@ -83,18 +114,19 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
     clippy::too_many_arguments,
     reason = "private; each names itself at the two calls"
 )]
-fn pass<M: TrainModule, I: Send + 'static, T>(
+fn pass<M: TrainModule, I: Send + 'static, T: Send>(
     run: &mut Run<'_, M>,
     model: &M,
     optimizers: Option<&OptimizerSet<M>>,
     stage: Stage,
     loader: &Loader<Inner<M>, I>,
     limit: Option<usize>,
-    step: impl Fn(&M::Eval, I, &mut StepContext<Inner<M>>) -> Result<T>,
+    step: impl Fn(&M::Eval, I, &mut StepContext<Inner<M>>) -> Result<T> + Sync,
     mut take: impl FnMut(StepContext<Inner<M>>, T) -> Result<()>,
 ) -> Result<()> {
-    let module = model.valid();
-    let device = run.fabric.device().clone();
+    let fabric = run.fabric;
+    let mut module = model.valid();
+    let device = fabric.device().clone();
     let total = loader.num_batches(run.config.seed, 0)?;
     let total = match (total, limit) {
         (Some(total), Some(limit)) => Some(total.min(limit)),
@@ -107,26 +139,39 @@ fn pass<M: TrainModule, I: Send + 'static, T>(
     run.hook(stage, model, optimizers, |c, cx| c.on_eval_start(cx))?;
     let spec = EpochSpec::new(device.clone())
         .seed(run.config.seed)
-        .limit(limit);
+        .limit(limit)
+        .shard(fabric.group.shard())
+        .by_batch(stage == Stage::Predict);
     for batch in loader.iter(spec)? {
         signals::check()?;
+        let batch = batch.map_err(|e| e.context(format!("{} data", stage.prefix())))?;
+        // In an evaluation nobody waits for the others.
+        let part = Part::of(&batch, 1, &fabric.group);
         let Batch {
             value,
             samples,
+            global_samples,
             index,
             ..
-        } = batch.map_err(|e| e.context(format!("{} data", stage.prefix())))?;
+        } = batch;
         run.batch = BatchInfo {
             index,
             total,
-            samples,
+            samples: global_samples,
         };
         let Some(value) = value else { continue };
-        let mut cx = StepContext::new(stage, run.progress, samples, device.clone());
-        // Draws of an evaluation repeat as well, and apart from those of training.
-        run.fabric.seed_batch(u64::MAX, index);
-        panics::catch(ErrorKind::User, || step(&module, value, &mut cx))
-            .and_then(|output| take(cx, output))
+        let cx = StepContext::new(stage, run.progress, samples, device.clone());
+        let (module, step) = (&mut module, &step);
+        let stepped = fabric.lane.run(move || {
+            let mut cx = cx;
+            // Draws of an evaluation repeat as well, and apart from those of training.
+            let output = fabric.in_part(u64::MAX, &part, || {
+                panics::catch(ErrorKind::User, || step(module, value, &mut cx))
+            });
+            Ok((cx, output?))
+        });
+        stepped
+            .and_then(|(cx, output)| take(cx, output))
             .map_err(|e| e.context(format!("{} batch {index}", stage.prefix())))?;
         run.hook(stage, model, optimizers, |c, cx| c.on_eval_batch_end(cx))?;
     }

@@ -2,23 +2,26 @@
 
 use super::Run;
 use super::evaluate::evaluate;
+use super::ranks::{Batches, Which, values};
+use super::run::Place;
 use super::validation::{Finished, ValidationSchedule};
 use crate::callback::BatchInfo;
 use crate::config::{Limit, SanitySteps, TrainerConfig};
 use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::TrainState;
-use crate::metric::{LogBook, Metrics, Observation, logged_loss};
+use crate::fabric::{Fabric, Part, TrainState};
+use crate::metric::{LogBook, Logged, Metrics, Observation, logged_loss};
 use crate::module::{LossValue, StepContext, TrainModule};
 use crate::optim::StepOutcome;
 use crate::panics;
 use crate::progress::Stage;
 use crate::signals::{self, Signal};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// Why a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum StopReason {
     /// All epochs are done.
@@ -55,6 +58,7 @@ pub(crate) struct Loaders<M: TrainModule> {
 }
 
 /// How long the run may go on, and when it validates.
+#[derive(Debug, Clone)]
 pub(crate) struct Plan {
     max_time: Option<Duration>,
     accumulate: u64,
@@ -106,7 +110,8 @@ pub(crate) fn fit<M: TrainModule>(
                 sanity_check(run, state, loaders, plan.val_limit)?;
             }
             loop {
-                if let Some(reason) = limit_reached(run, &plan) {
+                let reason = limit_reached(run, &plan);
+                if let Some(reason) = run.agree(reason)?.cut {
                     break reason;
                 }
                 let cut = train_epoch(run, state, train, &loaders.val, &plan)?;
@@ -171,7 +176,8 @@ fn train_epoch<M: TrainModule>(
         .epoch(epoch)
         .start_batch(first as usize)
         .start_sample(samples)
-        .limit(total);
+        .limit(total)
+        .shard(run.fabric.group.shard());
     run.batch = BatchInfo {
         index: first as usize,
         total,
@@ -188,21 +194,21 @@ fn train_epoch<M: TrainModule>(
     }
 
     let (mut cut, mut reached_last) = (None, false);
-    for batch in train.iter(spec)? {
-        let batch = batch.map_err(run.place("train data"))?;
+    let mut batches = Batches::new(run, train.iter(spec)?, total)?;
+    while let Some((batch, part)) = batches.next(run)? {
         reached_last = batch.is_last;
-        let group_is_full = train_on(run, state, batch, plan)?;
+        let group_is_full = train_on(run, state, batch, part, plan)?;
         validate_if_due(run, state, val, plan, reached_last)?;
         // A stop waits for the group's step: what has been accumulated is not thrown away.
-        if group_is_full {
-            cut = cut_reason(run, plan);
-            if cut.is_some() {
-                break;
-            }
+        let wanted = group_is_full.then(|| cut_reason(run, plan)).flatten();
+        let next = run.agree(wanted)?;
+        cut = next.cut;
+        if cut.is_some() {
+            break;
         }
         // The last batch is saved with the end of its epoch.
         if !reached_last {
-            run.serve(state)?;
+            run.serve_agreed(state, next.saves)?;
         }
     }
     if run.progress.batch == 0 {
@@ -246,17 +252,20 @@ fn train_on<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     batch: Batch<M::Batch>,
+    part: Part,
     plan: &Plan,
 ) -> Result<bool> {
     run.batch.index = batch.index;
-    run.batch.samples = batch.samples;
+    run.batch.samples = batch.global_samples;
+    if run.position.in_group == 0 {
+        run.at_step = (run.progress, run.position);
+    }
     run.outcome = None;
     run.logs_now = false;
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
-    run.serve(state)?;
     let (global_samples, is_last) = (batch.global_samples, batch.is_last);
-    train_batch(run, state, batch)?;
+    train_batch(run, state, batch, part)?;
     let group_is_full = run.position.in_group + 1 >= plan.accumulate || is_last;
     if group_is_full {
         step_optimizers(run, state)?;
@@ -267,6 +276,7 @@ fn train_on<M: TrainModule>(
         false => run.position.in_group + 1,
     };
     run.position.epoch_samples += global_samples as u64;
+    run.progress.samples += global_samples as u64;
     run.progress.batch += 1;
     run.progress.total_batches += 1;
     if group_is_full {
@@ -285,7 +295,7 @@ fn end_epoch<M: TrainModule>(
     state: &mut TrainState<M>,
     is_whole: bool,
 ) -> Result<()> {
-    let mut values = run.book.values("_epoch")?;
+    let mut values = values(&run.fabric.group, &mut run.book, Which::All("_epoch"))?;
     insert_skipped(run, &mut values);
     run.set_results(values);
     if is_whole {
@@ -317,59 +327,83 @@ fn train_batch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     batch: Batch<M::Batch>,
+    part: Part,
 ) -> Result<()> {
-    let samples = batch.samples;
+    let (samples, at) = (batch.samples, run.at());
     let Some(value) = batch.value else {
         return Ok(());
     };
-    run.fabric.seed_batch(run.progress.epoch, batch.index);
-    let device = run.fabric.device().clone();
-    let mut cx = StepContext::new(Stage::Train, run.progress, samples, device);
-    if state.optimizers.manual {
-        let stepped = run.fabric.manual_step(state, value, &mut cx);
-        let outcomes = stepped.map_err(run.place("manual_step"))?;
+    let (fabric, epoch) = (run.fabric, run.progress.epoch);
+    let cx = StepContext::new(Stage::Train, run.progress, samples, fabric.device().clone());
+    let logged = if state.optimizers.manual {
+        let stepped = fabric.lane.run(|| {
+            let mut cx = cx;
+            let outcomes =
+                fabric.in_part(epoch, &part, || fabric.manual_step(state, value, &mut cx));
+            outcomes.map(|outcomes| (outcomes, cx.logged))
+        });
+        let (outcomes, logged) = stepped.map_err(at.of("manual_step"))?;
         // One step by hand, however many optimizers it steps.
         let stepped = |o: &&StepOutcome| matches!(o, StepOutcome::Stepped { .. });
         run.outcome = outcomes.iter().find(stepped).or(outcomes.last()).copied();
         if outcomes.contains(&StepOutcome::Skipped) {
             run.progress.skipped_steps += 1;
         }
+        logged
     } else {
-        let loss = panics::catch(ErrorKind::User, || {
-            state.model().training_step(value, &mut cx)
-        })
-        .map_err(run.place("training_step"))?;
-        // Before the gradients are added: what is saved after an error repeats this batch.
-        LogBook::check(&cx.logged).map_err(run.place("training_step"))?;
-        let weight = loss.weight.unwrap_or(samples as f64);
-        if let LossValue::Tensor(value) = &loss.value
-            && !cx
-                .logged
-                .iter()
-                .any(|l| matches!(&*l.name, "loss" | "train/loss"))
-        {
-            let loss = logged_loss(Observation::from(value), weight)
-                .map_err(run.place("training_step"))?;
-            cx.logged.push(loss);
-        }
-        run.fabric
-            .backward(state, loss, samples)
-            .map_err(run.place("backward"))?;
-    }
-    run.progress.samples += samples as u64;
+        fabric
+            .lane
+            .run(|| fabric.in_part(epoch, &part, || learn(fabric, state, value, cx, at)))?
+    };
     run.book
-        .add(cx.logged.into_iter().map(|l| l.inner()), samples as f64)
-        .map_err(run.place("training_step"))
+        .add(logged.into_iter().map(|l| l.inner()), samples as f64)
+        .map_err(at.of("training_step"))
+}
+
+/// The step that the user wrote, and the backward pass of its loss; what it has logged.
+fn learn<M: TrainModule>(
+    fabric: &Fabric<M::Backend>,
+    state: &mut TrainState<M>,
+    value: M::Batch,
+    mut cx: StepContext<M::Backend>,
+    at: Place,
+) -> Result<Vec<Logged<M::Backend>>> {
+    let samples = cx.samples();
+    let loss = panics::catch(ErrorKind::User, || {
+        state.model().training_step(value, &mut cx)
+    })
+    .map_err(at.of("training_step"))?;
+    // Before the gradients are added: what is saved after an error repeats this batch.
+    LogBook::check(&cx.logged).map_err(at.of("training_step"))?;
+    let weight = loss.weight.unwrap_or(samples as f64);
+    let mut names = cx.logged.iter().map(|l| &*l.name);
+    if let LossValue::Tensor(value) = &loss.value
+        && !names.any(|name| matches!(name, "loss" | "train/loss"))
+    {
+        let logged = logged_loss(Observation::from(value), weight);
+        cx.logged.push(logged.map_err(at.of("training_step"))?);
+    }
+    let added = fabric.backward(state, loss, samples);
+    added.map_err(at.of("backward"))?;
+    Ok(cx.logged)
 }
 
 /// Steps the optimizers, and counts.
 fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<M>) -> Result<()> {
     if !state.optimizers.manual {
-        let outcome = run.fabric.optimizer_step(state);
-        run.outcome = Some(outcome.map_err(run.place("optimizer step"))?);
+        let fabric = run.fabric;
+        let outcome = fabric.lane.run(|| fabric.optimizer_step(state));
+        run.outcome = Some(outcome.map_err(run.at().of("optimizer step"))?);
     }
     match run.outcome {
-        Some(StepOutcome::Stepped { .. }) => run.progress.global_step += 1,
+        Some(StepOutcome::Stepped { .. }) => {
+            run.progress.global_step += 1;
+            let every = run.config.check_replicas_every_n_steps;
+            if every.is_some_and(|n| run.progress.global_step.is_multiple_of(n.max(1))) {
+                let checked = run.fabric.check_replicas(state);
+                checked.map_err(run.at().of("comparing replicas"))?;
+            }
+        }
         Some(StepOutcome::Skipped) if !state.optimizers.manual => {
             run.progress.skipped_steps += 1;
         }
@@ -385,7 +419,7 @@ fn read_step<M: TrainModule>(run: &mut Run<'_, M>) -> Result<()> {
         && run.progress.global_step.is_multiple_of(every)
     {
         run.logs_now = true;
-        let mut values = run.book.group_values()?;
+        let mut values = values(&run.fabric.group, &mut run.book, Which::Group)?;
         values.insert("train/grad_norm", grad_norm);
         insert_skipped(run, &mut values);
         run.set_results(values);
@@ -419,14 +453,19 @@ fn validate_if_due<M: TrainModule>(
             .elapsed()
             .saturating_sub(seconds(run.position.validated_at)),
     };
-    match val {
-        Some(val)
-            if run.position.last_validated != Some(finished.total_batches)
-                && plan.validation.due(finished)? =>
-        {
-            validate(run, state, val, plan)
-        }
-        _ => Ok(()),
+    let Some(val) = val else {
+        return Ok(());
+    };
+    if run.position.last_validated == Some(finished.total_batches) {
+        return Ok(());
+    }
+    let mut due = plan.validation.due(finished)?;
+    if plan.validation.looks_at_the_time() {
+        due = run.fabric.group.from_root(due)?;
+    }
+    match due {
+        true => validate(run, state, val, plan),
+        false => Ok(()),
     }
 }
 
@@ -437,7 +476,7 @@ fn validate<M: TrainModule>(
     plan: &Plan,
 ) -> Result<()> {
     let (model, optimizers, batch) = (state.model(), Some(&state.optimizers), run.batch);
-    let place = run.place("validation");
+    let place = run.at().of("validation");
     evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;
     run.batch = batch;
     run.position.validated_at = run.elapsed().as_secs_f64();
@@ -482,6 +521,15 @@ fn limit_reached<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> Option<StopRe
 /// Whether `max_time` is over; `min_epochs` and `min_steps` win.
 fn time_is_up<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
     plan.max_time.is_some_and(|max| run.elapsed() >= max) && run.past_minimum()
+}
+
+impl<M: TrainModule> Clone for Loaders<M> {
+    fn clone(&self) -> Self {
+        Self {
+            train: self.train.clone(),
+            val: self.val.clone(),
+        }
+    }
 }
 
 impl<M: TrainModule> Loaders<M> {

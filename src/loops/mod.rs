@@ -2,6 +2,7 @@
 
 pub(crate) mod evaluate;
 pub(crate) mod fit;
+mod ranks;
 mod run;
 mod saving;
 mod validation;

@@ -14,6 +14,7 @@ use crate::panics;
 use crate::progress::{Progress, Stage};
 use burn::tensor::backend::AutodiffBackend;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(super) saved: BTreeMap<PathBuf, usize>,
     pub(super) writer: Writer,
     pub(super) resumed_from: Option<PathBuf>,
+    /// Where the counters were before the first batch of the current step.
+    pub(super) at_step: (Progress, Position),
     started: Instant,
 }
 
@@ -78,6 +81,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             saved: BTreeMap::new(),
             writer: Writer::new(config.checkpoint_in_background),
             resumed_from: None,
+            at_step: Default::default(),
             started: Instant::now(),
         }
     }
@@ -98,15 +102,17 @@ impl<'t, M: TrainModule> Run<'t, M> {
         // What fails on the way out must not keep the callbacks behind it from saving what there
         // is, nor hide the first error.
         let mut later = Vec::new();
+        let done = done.map_err(|error| self.first_error(error));
         if let Err(error) = &done
             && state.present().is_ok()
         {
+            self.back_to_step(state);
             let told = self.train_hook(state, |c, cx| {
                 later.extend(panics::catch(ErrorKind::User, || c.on_exception(cx, error)).err());
                 Ok(())
             });
             later.extend(told.err());
-            later.extend(panics::catch(ErrorKind::User, || self.serve(state)).err());
+            later.extend(panics::catch(ErrorKind::User, || self.write(state)).err());
         }
         later.extend(self.writer.wait().err());
         later.extend(self.loggers.iter_mut().filter_map(|l| l.finish().err()));
@@ -119,6 +125,23 @@ impl<'t, M: TrainModule> Run<'t, M> {
         }
     }
 
+    /// Ends the waiting of the other ranks. The error that the user is told is the first of all.
+    pub(crate) fn first_error(&self, error: Error) -> Error {
+        let group = &self.fabric.group;
+        if group.is_alone() {
+            return error;
+        }
+        let error = match error.kind() {
+            ErrorKind::Aborted => error,
+            _ => error.context(format!("rank {}", group.rank())),
+        };
+        group.fail(Error::new(ErrorKind::Aborted, error.to_string()));
+        match error.kind() {
+            ErrorKind::Aborted => group.take_failure().unwrap_or(error),
+            _ => error,
+        }
+    }
+
     /// Runs a hook of every callback, in the order they were given.
     pub(crate) fn hook(
         &mut self,
@@ -127,7 +150,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         optimizers: Option<&OptimizerSet<M>>,
         mut hook: impl FnMut(&mut dyn Callback<M>, &mut RunContext<'_, M>) -> Result<()>,
     ) -> Result<()> {
-        let (epoch, batch, step) = self.at();
+        let at = self.at();
         let elapsed = self.elapsed();
         for (index, callback) in self.callbacks.iter_mut().enumerate() {
             let mut context = RunContext {
@@ -156,9 +179,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             caught.map_err(|e| {
                 let place = format!("callback `{}`", callback.name());
                 match stage {
-                    Stage::Train => e.context(format!(
-                        "epoch {epoch}, batch {batch}, step {step}: {place}"
-                    )),
+                    Stage::Train => e.context(format!("{at}: {place}")),
                     _ => e.context(place),
                 }
             })?;
@@ -217,17 +238,34 @@ impl<'t, M: TrainModule> Run<'t, M> {
             && self.progress.epoch >= self.config.min_epochs.unwrap_or(0)
     }
 
-    /// The epoch, its batch and the optimizer steps taken, as errors name them.
-    fn at(&self) -> (u64, u64, u64) {
-        let Progress {
-            epoch, global_step, ..
-        } = self.progress;
-        (epoch, self.at_batch, global_step)
+    /// Where the run is, as errors name it.
+    pub(crate) fn at(&self) -> Place {
+        Place {
+            epoch: self.progress.epoch,
+            batch: self.at_batch,
+            step: self.progress.global_step,
+        }
     }
+}
 
-    /// Where an error happened.
-    pub(crate) fn place(&self, what: &'static str) -> impl FnOnce(Error) -> Error + use<M> {
-        let (epoch, batch, step) = self.at();
-        move |e| e.context(format!("epoch {epoch}, batch {batch}, step {step}: {what}"))
+/// An epoch, its batch, and the optimizer steps taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    epoch: u64,
+    batch: u64,
+    step: u64,
+}
+
+impl Place {
+    /// Adds to an error that it happened here, in what.
+    pub(crate) fn of(self, what: &str) -> impl FnOnce(Error) -> Error {
+        move |e| e.context(format!("{self}: {what}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, batch, step } = self;
+        write!(f, "epoch {epoch}, batch {batch}, step {step}")
     }
 }

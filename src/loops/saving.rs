@@ -36,6 +36,21 @@ impl<M: TrainModule> Run<'_, M> {
     /// Several callbacks may ask for the same checkpoint; it is written once, and stays until each
     /// of them has asked for its removal.
     pub(crate) fn serve(&mut self, state: &mut TrainState<M>) -> Result<()> {
+        let saves = !self.requests.saves.is_empty();
+        let saves = self.fabric.group.from_root(saves)?;
+        self.serve_agreed(state, saves)
+    }
+
+    /// As [`serve`](Self::serve), where all ranks know whether anything is to be saved.
+    pub(super) fn serve_agreed(&mut self, state: &mut TrainState<M>, saves: bool) -> Result<()> {
+        if saves {
+            self.collect(state)?;
+        }
+        self.write(state)
+    }
+
+    /// Acts on requests, with what is at hand on this rank.
+    pub(super) fn write(&mut self, state: &mut TrainState<M>) -> Result<()> {
         let requests = &self.requests;
         if requests.saves.is_empty() && requests.aliases.is_empty() && requests.removes.is_empty() {
             return Ok(());

@@ -5,6 +5,7 @@ use crate::error::Result;
 use std::time::Duration;
 
 /// Decides after which training batches validation runs.
+#[derive(Debug, Clone)]
 pub(super) struct ValidationSchedule {
     interval: ValCheckInterval,
     every_n_epochs: u64,
@@ -31,6 +32,11 @@ impl ValidationSchedule {
             interval: config.val_check_interval,
             every_n_epochs: config.check_val_every_n_epoch,
         }
+    }
+
+    /// Whether the answer depends on when one asks.
+    pub(super) fn looks_at_the_time(&self) -> bool {
+        matches!(self.interval, ValCheckInterval::Time(_))
     }
 
     pub(super) fn due(&self, at: Finished) -> Result<bool> {

@@ -1,13 +1,14 @@
 //! Logged values, from a step's tensors to numbers.
 
 use super::state::Statistics;
-use super::{Mean, MetricState, Observation, read};
+use super::{Mean, Metric, MetricState, Observation, read};
 use crate::error::{Error, Result};
 use crate::exact::Exact;
 use crate::progress::Stage;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Named values in the order they were first logged.
 ///
@@ -111,15 +112,36 @@ struct Merged {
 /// What a checkpoint keeps of a [`LogBook`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LogBookState {
-    merged: Vec<MergedState>,
-    group: u64,
+    pub(super) merged: Vec<MergedState>,
+    pub(super) group: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct MergedState {
-    name: String,
-    epoch: Statistics,
-    group: Option<(u64, Statistics)>,
+pub(crate) struct MergedState {
+    pub(super) name: String,
+    pub(super) epoch: Statistics,
+    pub(super) group: Option<(u64, Statistics)>,
+}
+
+impl LogBookState {
+    /// The values of everything. Names get `suffix`.
+    pub(crate) fn values(&self, stage: Stage, suffix: &str) -> Metrics {
+        let all = self.merged.iter();
+        values(
+            stage,
+            suffix,
+            all.map(|m| (m.name.as_str(), m.epoch.values())),
+        )
+    }
+
+    /// The values of the current group.
+    pub(crate) fn group_values(&self, stage: Stage) -> Metrics {
+        let current = self.merged.iter().filter_map(|m| match &m.group {
+            Some((group, state)) if *group == self.group => Some((m.name.as_str(), state.values())),
+            _ => None,
+        });
+        values(stage, "", current)
+    }
 }
 
 /// Bounds what waits on the device when steps are not logged.
@@ -169,19 +191,30 @@ impl<B: Backend> LogBook<B> {
     /// The values of the current group, merged over its batches.
     pub(crate) fn group_values(&mut self) -> Result<Metrics> {
         self.read()?;
-        let current = |m: &Merged| match &m.group {
-            Some((group, state)) if *group == self.group => Some((m.name.clone(), state.clone())),
+        let current = self.merged.iter().filter_map(|m| match &m.group {
+            Some((group, state)) if *group == self.group => Some((&m.name, state)),
             _ => None,
-        };
-        values(self.stage, "", self.merged.iter().filter_map(current))
+        });
+        let current = current.map(computed).collect::<Result<Vec<_>>>()?;
+        Ok(values(self.stage, "", current.into_iter()))
     }
 
     /// The values of everything since [`clear`](Self::clear), merged. Names get `suffix`.
     pub(crate) fn values(&mut self, suffix: &str) -> Result<Metrics> {
         self.read()?;
-        let states = self.merged.iter();
-        let states = states.map(|m| (m.name.clone(), m.epoch.clone()));
-        values(self.stage, suffix, states)
+        let all = self.merged.iter().map(|m| computed((&m.name, &m.epoch)));
+        let all = all.collect::<Result<Vec<_>>>()?;
+        Ok(values(self.stage, suffix, all.into_iter()))
+    }
+
+    /// The metric that was logged under a name, if that is known.
+    pub(super) fn metric(&self, name: &str) -> Option<Arc<dyn Metric>> {
+        let merged = self.merged.iter().find(|m| m.name == name)?;
+        merged.epoch.known_metric()
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
     }
 
     /// Starts anew.
@@ -267,16 +300,20 @@ impl std::fmt::Display for Name {
     }
 }
 
-fn values(
+fn computed<'a>(
+    (name, state): (&'a Cow<'static, str>, &MetricState),
+) -> Result<(&'a str, Vec<(String, f64)>)> {
+    let values = state.compute();
+    Ok((name, values.map_err(|e| e.context(format!("`{name}`")))?))
+}
+
+fn values<'a>(
     stage: Stage,
     suffix: &str,
-    states: impl Iterator<Item = (Cow<'static, str>, MetricState)>,
-) -> Result<Metrics> {
+    all: impl Iterator<Item = (&'a str, Vec<(String, f64)>)>,
+) -> Metrics {
     let mut metrics = Metrics::default();
-    for (name, state) in states {
-        let values = state
-            .compute()
-            .map_err(|e| e.context(format!("`{name}`")))?;
+    for (name, values) in all {
         for (part, value) in values {
             let full = if name.contains('/') {
                 format!("{name}{part}{suffix}")
@@ -286,5 +323,5 @@ fn values(
             metrics.insert(full, value);
         }
     }
-    Ok(metrics)
+    metrics
 }

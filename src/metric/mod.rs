@@ -49,6 +49,7 @@ mod log;
 mod mean;
 mod observation;
 mod perplexity;
+mod ranks;
 mod regression;
 mod score;
 mod state;

@@ -39,6 +39,18 @@ pub(super) struct Statistics {
     values: Vec<(String, Exact)>,
 }
 
+impl Statistics {
+    pub(super) fn state(&self) -> Vec<f64> {
+        self.state.iter().map(|Exact(v)| *v).collect()
+    }
+
+    /// The values that these statistics have, each with the suffix of its name.
+    pub(super) fn values(&self) -> Vec<(String, f64)> {
+        let values = self.values.iter();
+        values.map(|(name, Exact(v))| (name.clone(), *v)).collect()
+    }
+}
+
 /// Stands in for the metric of restored statistics until that comes by.
 struct Restored(Vec<(String, f64)>);
 
@@ -143,6 +155,11 @@ impl MetricState {
     /// The statistics, for sending and saving; empty when nothing was seen.
     pub fn state(&self) -> &[f64] {
         &self.state
+    }
+
+    /// The metric, unless something stands in for it.
+    pub(super) fn known_metric(&self) -> Option<Arc<dyn Metric>> {
+        (!self.restored).then(|| Arc::clone(&self.metric))
     }
 
     /// The metric.

@@ -13,6 +13,9 @@ use ciborium::Value;
 pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M;
 
+    /// The same optimizer, for another replica.
+    fn boxed_clone(&self) -> Box<dyn ErasedOptimizer<M>>;
+
     /// The state (moments) as it is now, to be encoded when there is time.
     fn save(&self) -> SavedState;
 
@@ -27,6 +30,10 @@ pub(crate) type SavedState = Box<dyn FnOnce() -> Result<Value> + Send>;
 impl<M: TrainModule, O: Optimizer<M, M::Backend> + 'static> ErasedOptimizer<M> for O {
     fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M {
         Optimizer::step(self, lr, model, gradients)
+    }
+
+    fn boxed_clone(&self) -> Box<dyn ErasedOptimizer<M>> {
+        Box::new(self.clone())
     }
 
     fn save(&self) -> SavedState {

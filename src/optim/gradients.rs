@@ -4,6 +4,7 @@ use crate::accelerators::on_host;
 use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
+use crate::nn::context;
 use crate::panics;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -39,6 +40,14 @@ impl From<Gradients> for GradientsParams {
 }
 
 impl Gradients {
+    /// Gradients of which Σg² is known, each.
+    pub(crate) fn with_squares(params: GradientsParams, squares: Squares) -> Self {
+        Self {
+            params,
+            squares: Some(squares),
+        }
+    }
+
     /// The gradients of `loss`, times `factor`, by a backward pass.
     pub(crate) fn of_loss<M: TrainModule>(
         model: &M,
@@ -51,6 +60,7 @@ impl Gradients {
                 "the loss has {elements} elements; reduce it to one with `.mean()`"
             )));
         }
+        context::meet()?;
         panics::catch(ErrorKind::Backend, || {
             let scaled = if factor == 1.0 {
                 loss

@@ -13,6 +13,8 @@ use std::borrow::Cow;
 pub struct ManualStep<'a, M: TrainModule> {
     pub(crate) optimizers: &'a mut OptimizerSet<M>,
     pub(crate) rules: UpdateRules,
+    /// The mean over all ranks of what this one has, and the first rank's learning rates.
+    pub(crate) mean: &'a dyn Fn(&M, Gradients, Vec<f64>) -> Result<(Gradients, Vec<f64>)>,
     pub(crate) context: &'a mut StepContext<M::Backend>,
     pub(crate) outcomes: Vec<StepOutcome>,
 }
@@ -26,6 +28,8 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
         let gradients = Gradients::of_loss(&model, loss, 1.0)?;
+        let rates = self.optimizers.rates();
+        let (gradients, rates) = (self.mean)(&model, gradients, rates)?;
         let checked = self
             .optimizers
             .check(&model, gradients, Some(group), self.rules)?;
@@ -37,7 +41,7 @@ impl<M: TrainModule> ManualStep<'_, M> {
             Checked::Finite(update) => {
                 let grad_norm = update.grad_norm;
                 self.outcomes.push(StepOutcome::Stepped { grad_norm });
-                self.optimizers.apply(model, update)
+                self.optimizers.apply(model, update, &rates)
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::panics;
 use crate::parameters::{Parameter, parameters};
 use burn::module::ParamId;
 use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::Device;
 use std::collections::HashMap;
 
 /// The optimizers of a model, their learning rates and schedules.
@@ -236,9 +237,11 @@ impl<M: TrainModule> OptimizerSet<M> {
             schedule: schedule.map(Scheduler::new).transpose()?,
             manual,
         };
-        for index in 0..set.groups.len() {
-            set.refresh_lr(index);
-        }
+        let rates = set.rates();
+        set.groups
+            .iter_mut()
+            .zip(rates)
+            .for_each(|(group, lr)| group.lr = lr);
         Ok(set)
     }
 
@@ -283,15 +286,15 @@ impl<M: TrainModule> OptimizerSet<M> {
         update.groups.iter().any(|(index, _)| steps(index) == 0)
     }
 
-    /// Steps the optimizers.
+    /// Steps the optimizers, with these learning rates of all groups.
     ///
     /// # Errors
     /// A learning rate that is no number from 0, or an optimizer that panics; the model is lost.
-    pub(crate) fn apply(&mut self, mut model: M, update: Update) -> Result<M> {
+    pub(crate) fn apply(&mut self, mut model: M, update: Update, rates: &[f64]) -> Result<M> {
         for (index, gradients) in update.groups {
-            self.refresh_lr(index);
             if let Some(group) = self.groups.get_mut(index) {
-                let lr = check_lr(&group.name, Some(group.lr))?;
+                let lr = check_lr(&group.name, rates.get(index).copied())?;
+                group.lr = lr;
                 let optimizer = &mut group.optimizer;
                 model = panics::catch(ErrorKind::User, || Ok(optimizer.step(lr, model, gradients)))
                     .map_err(|e| e.context(format!("optimizer of group `{}`", group.name)))?;
@@ -337,11 +340,39 @@ impl<M: TrainModule> OptimizerSet<M> {
             })
     }
 
-    fn refresh_lr(&mut self, index: usize) {
-        if let Some(group) = self.groups.get_mut(index) {
-            let scheduler = group.schedule.as_mut().or(self.schedule.as_mut());
-            group.lr = scheduler.map_or(group.base_lr, |s| s.lr(group.base_lr, group.steps));
-        }
+    /// The learning rate of each group's next step.
+    pub(crate) fn rates(&mut self) -> Vec<f64> {
+        let shared = &mut self.schedule;
+        let rate = |group: &mut Group<M>| {
+            let scheduler = group.schedule.as_mut().or(shared.as_mut());
+            scheduler.map_or(group.base_lr, |s| s.lr(group.base_lr, group.steps))
+        };
+        self.groups.iter_mut().map(rate).collect()
+    }
+
+    /// The same optimizers for another replica, as they are now; it is told the learning rates.
+    pub(crate) fn replica(&self, device: &Device<M::Backend>, is_other: bool) -> Result<Self> {
+        let groups = self.groups.iter().map(|group| {
+            let mut optimizer = group.optimizer.boxed_clone();
+            if is_other {
+                // Most backends cannot copy from one device to another but through the host.
+                optimizer.load(&group.optimizer.save()()?, device)?;
+            }
+            Ok(Group {
+                name: group.name.clone(),
+                optimizer,
+                base_lr: group.base_lr,
+                schedule: None,
+                steps: group.steps,
+                lr: group.lr,
+            })
+        });
+        Ok(Self {
+            groups: groups.collect::<Result<_>>()?,
+            group_of: self.group_of.clone(),
+            schedule: None,
+            manual: self.manual,
+        })
     }
 
     fn schedulers(&mut self) -> impl Iterator<Item = &mut Scheduler> {

@@ -1,14 +1,15 @@
 //! Settings, callbacks and loggers around the loops.
 
+mod ranks;
 mod resume;
 mod run_dir;
 
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
-use crate::checkpoint;
+use crate::checkpoint::{self, Position};
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{self, Fabric, TrainState};
+use crate::fabric::{self, Fabric, TrainState, replica};
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
 use crate::loops::{Own, Run, evaluate, fit};
@@ -19,6 +20,7 @@ use crate::progress::{Progress, Stage};
 use crate::{panics, precision, table};
 use burn::tensor::Device;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use ranks::{Lanes, Ranks};
 use resume::Resumed;
 use run_dir::RunDir;
 use serde::Serialize;
@@ -48,12 +50,20 @@ use std::time::{Duration, Instant};
 /// ```
 pub struct Trainer<M: TrainModule> {
     config: TrainerConfig,
-    device: Device<M::Backend>,
+    placement: Placement<Device<M::Backend>>,
+    lanes: Lanes,
     callbacks: Vec<Box<dyn Callback<M>>>,
     loggers: Vec<Box<dyn Logger>>,
     hyper_parameters: Value,
     /// Of the last fit; rows of a test belong to its last step.
     progress: Progress,
+}
+
+/// Where the replicas of a model are.
+enum Placement<D> {
+    On(Vec<D>),
+    /// As many on this processor as make sense for the model.
+    Auto(D),
 }
 
 /// What a fit leaves behind.
@@ -83,12 +93,44 @@ impl<M: TrainModule> Trainer<M> {
     pub fn new(config: TrainerConfig, device: Device<M::Backend>) -> Self {
         Self {
             config,
-            device,
+            placement: Placement::On(vec![device]),
+            lanes: Lanes::default(),
             callbacks: Vec::new(),
             loggers: Vec::new(),
             hyper_parameters: Value::Null,
             progress: Progress::default(),
         }
+    }
+
+    /// Trains on all of these devices, in place of the one it was made with: each has a replica of
+    /// the model and takes its part of every batch. The same device may be there several times; on
+    /// the CPU that makes use of several cores.
+    ///
+    /// ```
+    /// # use firebox::testing::{Line, Cpu, line_data};
+    /// # use firebox::data::Loaders;
+    /// # use firebox::prelude::*;
+    /// # fn main() -> Result<()> {
+    /// # let runs = tempfile::tempdir().unwrap();
+    /// # let config = TrainerConfig::new().with_max_epochs(1).with_run_dir(runs.path());
+    /// let cpu = Default::default();
+    /// let mut data = Loaders::new(line_data().batch_size(8));
+    /// let mut trainer = Trainer::new(config, cpu).with_devices([cpu, cpu]);
+    /// let outcome = trainer.fit(Line::<Cpu>::new(&cpu), &mut data)?;
+    /// assert_eq!(outcome.progress.global_step, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_devices(mut self, devices: impl IntoIterator<Item = Device<M::Backend>>) -> Self {
+        self.placement = Placement::On(devices.into_iter().collect());
+        self
+    }
+
+    /// Leaves it to the model and the data how many replicas the processor has.
+    pub(crate) fn with_replicas_by_need(mut self, device: Device<M::Backend>) -> Self {
+        self.placement = Placement::Auto(device);
+        self
     }
 
     /// Adds a callback; hooks run in the order callbacks were added.
@@ -143,8 +185,8 @@ impl<M: TrainModule> Trainer<M> {
     ) -> Result<FitOutcome<M>> {
         let config = effective(&self.config)?;
         self.check_callbacks(&config)?;
-        let fabric = Fabric::from_config(&config, self.device.clone());
-        M::Backend::seed(&self.device, config.seed);
+        let fabric = Fabric::from_config(&config, self.device());
+        M::Backend::seed(fabric.device(), config.seed);
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
         let resumed = resume::find(&config, &dirs.collect::<Vec<_>>())?;
         let mut state = match &resumed {
@@ -160,6 +202,8 @@ impl<M: TrainModule> Trainer<M> {
         }
         let loaders = fit_loaders(&config, data, resumed.as_ref())?;
         let plan = fit::Plan::new(&config, &loaders)?;
+        let batch_size = loaders.train.as_ref().map(Loader::global_batch_size);
+        let ranks = self.ranks(&config, state.present()?, batch_size)?;
         let given = (self.callbacks.len(), self.loggers.len());
         let run_dir = self.prepare_run_dir(resumed.as_ref())?;
         let run_dir = run_dir.as_ref().map(RunDir::path);
@@ -167,13 +211,7 @@ impl<M: TrainModule> Trainer<M> {
 
         let start = Instant::now();
         let fitted = self.run(
-            &config,
-            &fabric,
-            &mut state,
-            run_dir,
-            resumed,
-            data,
-            |run, state| fit::fit(run, state, &loaders, plan),
+            &config, &ranks, &mut state, run_dir, resumed, data, &loaders, plan,
         );
         let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
         let best_checkpoint = best.map(Path::to_path_buf);
@@ -206,18 +244,19 @@ impl<M: TrainModule> Trainer<M> {
     fn run(
         &mut self,
         config: &TrainerConfig,
-        fabric: &Fabric<M::Backend>,
+        ranks: &Ranks<M::Backend>,
         state: &mut TrainState<M>,
         run_dir: Option<&Path>,
         resumed: Option<Resumed>,
         data: &impl DataModule<M>,
-        body: impl FnOnce(&mut Run<'_, M>, &mut TrainState<M>) -> Result<StopReason>,
+        loaders: &Loaders<M>,
+        plan: fit::Plan,
     ) -> Result<(StopReason, Metrics)> {
         let loggers = match config.fast_dev_run.batches() {
             Some(_) => &mut [],
             None => self.loggers.as_mut_slice(),
         };
-        let mut run = Run::new(config, fabric, &mut self.callbacks, loggers);
+        let mut run = Run::new(config, ranks.first(), &mut self.callbacks, loggers);
         run.run_dir = run_dir;
         run.own = Own {
             hyper_parameters: self.hyper_parameters.clone(),
@@ -231,9 +270,23 @@ impl<M: TrainModule> Trainer<M> {
         {
             run.restore(&checkpoint, run_dir.is_some())?;
         }
-        let fitted = run.run_to_end(&self.config, state, body);
+        let others = ranks.start(|fabric| {
+            let replica = Replica {
+                config: config.clone(),
+                state: state.replica(fabric.device())?,
+                loaders: loaders.clone(),
+                plan: plan.clone(),
+                counters: (run.progress, run.position),
+            };
+            Ok(Box::new(|fabric| replica.fit(fabric)))
+        })?;
+        let fitted = run.run_to_end(&self.config, state, |run, state| {
+            fit::fit(run, state, loaders, plan)
+        });
         self.progress = run.progress;
-        Ok((fitted?, std::mem::take(&mut run.metrics)))
+        let metrics = std::mem::take(&mut run.metrics);
+        let stopped = ended_with(fitted, others.wait())?;
+        Ok((stopped, metrics))
     }
 
     /// Validates the model on the data module's validation loader.
@@ -268,7 +321,45 @@ impl<M: TrainModule> Trainer<M> {
         loader.check().map_err(|e| e.context("predict loader"))?;
         let batches = loader.num_batches(config.seed, 0)?;
         let limit = config.limit_predict_batches.resolve(batches, "predict")?;
-        self.with_progress(&config, |run| evaluate::predict(run, model, loader, limit))
+        let batch_size = Some(loader.global_batch_size());
+        let ranks = self.ranks(&config, model, batch_size)?;
+        let others = ranks.start(|fabric| {
+            let (config, loader) = (config.clone(), loader.clone());
+            let model = replica(model, fabric.device())?;
+            Ok(Box::new(move |fabric| {
+                let mut run = Run::<M>::new(&config, fabric, &mut [], &mut []);
+                evaluate::predict(&mut run, &model, &loader, limit).map(drop)
+            }))
+        })?;
+        let predicted = self.with_progress(&config, &ranks, |run| {
+            evaluate::predict(run, model, loader, limit)
+        });
+        ended_with(predicted, others.wait())
+    }
+
+    /// The device that the model is on.
+    fn device(&self) -> Device<M::Backend> {
+        match &self.placement {
+            Placement::Auto(device) => device.clone(),
+            Placement::On(devices) => devices.first().cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The ranks for this model.
+    fn ranks(
+        &mut self,
+        config: &TrainerConfig,
+        model: &M,
+        batch_size: Option<usize>,
+    ) -> Result<Ranks<M::Backend>> {
+        let devices = match &self.placement {
+            Placement::On(devices) => devices.clone(),
+            Placement::Auto(device) => {
+                let replicas = ranks::useful_replicas(model, batch_size);
+                vec![device.clone(); replicas]
+            }
+        };
+        Ranks::new(config, &devices, &mut self.lanes, None)
     }
 
     fn evaluate(
@@ -297,11 +388,21 @@ impl<M: TrainModule> Trainer<M> {
             .check()
             .map_err(|e| e.context(format!("{name} loader")))?;
         let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
-        let metrics = self.with_progress(&config, |run| {
+        let ranks = self.ranks(&config, model, Some(loader.global_batch_size()))?;
+        let others = ranks.start(|fabric| {
+            let (config, loader) = (config.clone(), loader.clone());
+            let model = replica(model, fabric.device())?;
+            Ok(Box::new(move |fabric| {
+                let mut run = Run::new(&config, fabric, &mut [], &mut []);
+                evaluate::evaluate(&mut run, &model, None, stage, &loader, limit).map(drop)
+            }))
+        })?;
+        let metrics = self.with_progress(&config, &ranks, |run| {
             let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
             run.log_results()?;
             Ok(metrics)
-        })?;
+        });
+        let metrics = ended_with(metrics, others.wait())?;
         if config.progress != ProgressMode::Off && !metrics.is_empty() {
             let rows: Vec<[String; 2]> = metrics
                 .iter()
@@ -379,18 +480,45 @@ impl<M: TrainModule> Trainer<M> {
     fn with_progress<T>(
         &mut self,
         config: &TrainerConfig,
+        ranks: &Ranks<M::Backend>,
         pass: impl FnOnce(&mut Run<'_, M>) -> Result<T>,
     ) -> Result<T> {
         let given = self.callbacks.len();
         self.add_progress(config);
-        let fabric = Fabric::from_config(config, self.device.clone());
         let passed = {
-            let mut run = Run::new(config, &fabric, &mut self.callbacks, &mut self.loggers);
+            let fabric = ranks.first();
+            let mut run = Run::new(config, fabric, &mut self.callbacks, &mut self.loggers);
             run.progress = self.progress;
-            panics::catch(ErrorKind::User, || pass(&mut run))
+            panics::catch(ErrorKind::User, || pass(&mut run)).map_err(|e| run.first_error(e))
         };
         self.callbacks.truncate(given);
         passed
+    }
+}
+
+/// A replica of the model beside the first.
+struct Replica<M: TrainModule> {
+    config: TrainerConfig,
+    state: TrainState<M>,
+    loaders: Loaders<M>,
+    plan: fit::Plan,
+    counters: (Progress, Position),
+}
+
+impl<M: TrainModule> Replica<M> {
+    /// Takes part in a fit.
+    fn fit(mut self, fabric: &Fabric<M::Backend>) -> Result<()> {
+        let mut run = Run::new(&self.config, fabric, &mut [], &mut []);
+        (run.progress, run.position) = self.counters;
+        fit::fit(&mut run, &mut self.state, &self.loaders, self.plan).map(drop)
+    }
+}
+
+/// What the first rank came to, once the others are gone.
+fn ended_with<T>(first: Result<T>, others: Result<()>) -> Result<T> {
+    match (first, others) {
+        (Err(error), others) => Err(error.followed_by(others.err())),
+        (Ok(done), others) => others.map(|()| done),
     }
 }
 

@@ -15,6 +15,14 @@ pub fn device() -> DeviceInfo {
     DeviceInfo::new(0, "CPU", DeviceType::Cpu).with_memory(memory)
 }
 
+/// The processor's cores, without those that two threads share; at least one.
+pub fn physical_cores() -> usize {
+    // A container may have fewer than the machine.
+    let logical = std::thread::available_parallelism().map_or(1, usize::from);
+    let physical = System::physical_core_count().unwrap_or(logical);
+    physical.clamp(1, logical)
+}
+
 /// The host's memory, and the share of its processor in use since the last call.
 pub fn stats() -> DeviceStats {
     let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);

@@ -67,6 +67,9 @@ fn defaults_as_toml() {
     insta::assert_snapshot!(TrainerConfig::default().to_toml().unwrap(), @r#"
     accelerator = "auto"
     devices = "auto"
+    strategy = "auto"
+    sync_batchnorm = true
+    collective_timeout = "30m"
     precision = "32-true"
     seed = 42
     deterministic = false

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use proptest::strategy::Strategy;
 
 fn limit() -> impl Strategy<Value = Limit> {
     prop_oneof![
@@ -35,6 +36,15 @@ prop_compose! {
                 .prop_map(|ids| Devices::Ids(ids.into_iter().collect())),
         ],
         precision in proptest::sample::select(&Precision::ALL[..]),
+        (nodes, check) in (1..=i64::MAX as u64, 1..=i64::MAX as u64),
+        (some, sync) in any::<(bool, bool)>(),
+        timeout in time().prop_filter("above 0", |t| *t > WallTime::ZERO),
+        strategy in prop_oneof![
+            Just(crate::config::Strategy::Auto),
+            Just(crate::config::Strategy::Ddp),
+            Just(crate::config::Strategy::Zero1),
+            (1..=u64::MAX).prop_map(|every_n_steps| crate::config::Strategy::FedAvg { every_n_steps }),
+        ],
         seed in number(),
         deterministic: bool,
     ) -> TrainerConfig {
@@ -42,6 +52,11 @@ prop_compose! {
             .with_accelerator(accelerator)
             .with_devices(devices)
             .with_precision(precision)
+            .with_num_nodes(some.then_some(nodes))
+            .with_strategy(strategy)
+            .with_sync_batchnorm(sync)
+            .with_check_replicas_every_n_steps(some.then_some(check))
+            .with_collective_timeout(timeout)
             .with_seed(seed)
             .with_deterministic(deterministic)
     }

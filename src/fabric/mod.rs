@@ -1,20 +1,27 @@
 //! The operations of one training step, for the [`Trainer`](crate::Trainer) and for loops written
 //! by hand.
 
+mod average;
+mod lane;
+mod state;
+
+pub(crate) use average::replica;
+pub(crate) use lane::Lane;
+pub use state::TrainState;
+pub(crate) use state::{GroupWeight, configured};
+
 use crate::config::{GradientClip, TrainerConfig};
-use crate::data::{EpochSpec, Loader, LoaderIter, SampleRng};
+use crate::data::{Batch, EpochSpec, Loader, LoaderIter, SampleRng};
+use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exact::Exact;
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
+use crate::nn::context::{PassContext, within};
 use crate::optim::{
     Checked, Gradients, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
 };
 use crate::panics;
-use burn::module::ParamId;
-use burn::tensor::TensorData;
+use crate::parameters::parameters;
 use burn::tensor::backend::AutodiffBackend;
-use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
 ///
@@ -44,6 +51,33 @@ pub struct Fabric<B: AutodiffBackend> {
     device: B::Device,
     seed: u64,
     rules: UpdateRules,
+    sync_batchnorm: bool,
+    pub(crate) group: Group,
+    pub(crate) lane: Lane,
+}
+
+/// The part of a batch that a rank has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    batch: usize,
+    samples: usize,
+    /// The position of its first sample in the whole batch.
+    first_sample: usize,
+    /// How many ranks have samples of it: the first ones. At most 1 where that is not known.
+    among: usize,
+}
+
+impl Part {
+    pub(crate) fn of<O>(batch: &Batch<O>, among: usize, group: &Group) -> Self {
+        let is_whole = batch.samples == batch.global_samples;
+        let first = group.shard().part(batch.global_samples).start;
+        Self {
+            batch: batch.index,
+            samples: batch.samples,
+            first_sample: if is_whole { 0 } else { first },
+            among,
+        }
+    }
 }
 
 impl<B: AutodiffBackend> Fabric<B> {
@@ -53,6 +87,9 @@ impl<B: AutodiffBackend> Fabric<B> {
             device,
             seed: TrainerConfig::default().seed,
             rules: UpdateRules::default(),
+            sync_batchnorm: true,
+            group: Group::default(),
+            lane: Lane::default(),
         }
     }
 
@@ -65,7 +102,17 @@ impl<B: AutodiffBackend> Fabric<B> {
                 clip: config.gradient_clip,
                 detect_anomaly: config.detect_anomaly,
             },
+            sync_batchnorm: config.sync_batchnorm,
+            group: Group::default(),
+            lane: Lane::default(),
         }
+    }
+
+    /// As one of these ranks, on this thread.
+    pub(crate) fn with_group(mut self, group: Group, lane: Lane) -> Self {
+        self.group = group;
+        self.lane = lane;
+        self
     }
 
     /// Sets the seed of the sample order and of the random draws in a step.
@@ -134,15 +181,41 @@ impl<B: AutodiffBackend> Fabric<B> {
         loader.iter(
             EpochSpec::new(self.device.clone())
                 .seed(self.seed)
-                .epoch(epoch),
+                .epoch(epoch)
+                .shard(self.group.shard()),
         )
     }
 
     /// Starts the random draws (dropout, noise) of a batch at a point that depends on the seed,
     /// the epoch and the batch alone, so that any batch can be repeated.
     pub fn seed_batch(&self, epoch: u64, batch: usize) {
-        let seed = SampleRng::new(self.seed, epoch, batch).next_u64();
+        // Ranks draw apart from one another.
+        let seed = self.seed.wrapping_add((self.group.rank() as u64) << 32);
+        let seed = SampleRng::new(seed, epoch, batch).next_u64();
         B::seed(&self.device, seed);
+    }
+
+    /// Runs the forward and backward pass of a batch so that its draws repeat, as
+    /// [`seed_batch`](Self::seed_batch) does, and so that the layers of [`nn`](crate::nn) know which
+    /// part of it this device has.
+    pub fn in_batch<T, O>(&self, epoch: u64, batch: &Batch<O>, pass: impl FnOnce() -> T) -> T {
+        // Ranks with nothing to compute come last.
+        let among = batch.global_samples.min(self.group.size());
+        self.in_part(epoch, &Part::of(batch, among, &self.group), pass)
+    }
+
+    pub(crate) fn in_part<T>(&self, epoch: u64, part: &Part, pass: impl FnOnce() -> T) -> T {
+        self.seed_batch(epoch, part.batch);
+        let sum = self.sync_batchnorm && part.among > 1;
+        let context = PassContext {
+            seed: self.seed,
+            epoch,
+            batch: part.batch,
+            samples: part.samples,
+            first_sample: part.first_sample,
+            sum: sum.then(|| self.group.sum_among(part.among)),
+        };
+        within(context, pass)
     }
 
     /// Runs the backward pass and adds the gradients, weighed, to those since the last
@@ -169,8 +242,10 @@ impl<B: AutodiffBackend> Fabric<B> {
         if weight == 0.0 {
             return Ok(());
         }
-        // Relative to the first batch of the group: a group of one needs no scaling at all.
-        let factor = weight / *state.first_weight.get_or_insert(weight);
+        // Relative to the first batch of the group: a group of one needs no scaling at all. Ranks
+        // add up what they have, so there it is the weight itself.
+        let first = if self.group.is_alone() { weight } else { 1.0 };
+        let factor = weight / *state.first_weight.get_or_insert(first);
         let gradients = match value {
             LossValue::Gradients(gradients) if factor == 1.0 => gradients.into(),
             LossValue::Gradients(gradients) => {
@@ -196,15 +271,12 @@ impl<B: AutodiffBackend> Fabric<B> {
         &self,
         state: &mut TrainState<M>,
     ) -> Result<StepOutcome> {
-        let weight = std::mem::take(&mut state.weight);
-        state.first_weight = None;
-        let Some(mut gradients) = state.gradients.take() else {
+        let rates = state.optimizers.rates();
+        let (gradients, rates) = self.averaged(state, rates)?;
+        let Some(gradients) = gradients else {
             return Ok(StepOutcome::Empty);
         };
         let model = state.present()?;
-        if weight != 1.0 {
-            gradients = gradients.scale(model, 1.0 / weight);
-        }
         let update = match state.optimizers.check(model, gradients, None, self.rules)? {
             Checked::Finite(update) => update,
             Checked::NotFinite => return Ok(StepOutcome::Skipped),
@@ -214,11 +286,111 @@ impl<B: AutodiffBackend> Fabric<B> {
         // only where an optimizer may refuse the model.
         let copy = state.optimizers.is_first(&update).then(|| model.clone());
         if let Some(model) = state.model.take() {
-            let stepped = state.optimizers.apply(model, update);
+            let stepped = state.optimizers.apply(model, update, &rates);
             state.model = copy;
             state.model = Some(stepped?);
         }
         Ok(StepOutcome::Stepped { grad_norm })
+    }
+
+    /// The mean of the gradients added so far, on all ranks, and the first rank's learning rates.
+    fn averaged<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        rates: Vec<f64>,
+    ) -> Result<(Option<Gradients>, Vec<f64>)> {
+        let (gradients, weight) = self.take_gradients(state)?;
+        let model = state.present()?;
+        match gradients {
+            gradients if !self.group.is_alone() => {
+                average::mean(model, gradients, weight, rates, &self.group)
+            }
+            Some(gradients) if weight != 1.0 => {
+                Ok((Some(gradients.scale(model, 1.0 / weight)), rates))
+            }
+            gradients => Ok((gradients, rates)),
+        }
+    }
+
+    /// The gradients added so far and what they weigh: among several ranks by the weights
+    /// themselves, alone in relation to the first.
+    fn take_gradients<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+    ) -> Result<(Option<Gradients>, f64)> {
+        let weight = std::mem::take(&mut state.weight);
+        let first = state.first_weight.take().unwrap_or(1.0);
+        let gradients = state.gradients.take();
+        match gradients {
+            // The group began on one device, before the run was resumed on several.
+            Some(gradients) if first != 1.0 && !self.group.is_alone() => {
+                let gradients = gradients.scale(state.present()?, first);
+                Ok((Some(gradients), weight * first))
+            }
+            gradients => Ok((gradients, weight)),
+        }
+    }
+
+    /// Leaves the gradients of an unfinished step, of all ranks, with the first rank.
+    pub(crate) fn collect_gradients<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+    ) -> Result<()> {
+        let (gradients, weight) = self.take_gradients(state)?;
+        let sum = average::sum(state.present()?, gradients, &self.group)?;
+        let weights = self.group.all_gather(weight)?;
+        if self.group.is_root() {
+            state.first_weight = sum.is_some().then_some(1.0);
+            state.weight = weights.iter().sum();
+            state.gradients = sum;
+        }
+        Ok(())
+    }
+
+    /// Checks that all ranks have the same parameters, bit by bit.
+    pub(crate) fn check_replicas<M: TrainModule<Backend = B>>(
+        &self,
+        state: &TrainState<M>,
+    ) -> Result<()> {
+        let model = state.present()?;
+        let mine = average::hashes(model)?;
+        let all = self.group.all_gather(mine)?;
+        let first = all.first().map(Vec::as_slice).unwrap_or_default();
+        for (rank, other) in all.iter().enumerate() {
+            let differs = first.iter().zip(other).position(|(a, b)| a != b);
+            if differs.is_none() && first.len() == other.len() {
+                continue;
+            }
+            let parameters = parameters(model);
+            let path = differs
+                .and_then(|at| parameters.get(at))
+                .map_or("?", |p| &p.path);
+            return Err(Error::new(
+                ErrorKind::Backend,
+                format!(
+                    "ranks 0 and {rank} have different values of `{path}`; all ranks must compute \
+                     the same update (layers that keep statistics, such as Burn's BatchNorm, do \
+                     not: use `firebox::nn::SyncBatchNorm`)"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Gives all ranks the first rank's parameters.
+    pub(crate) fn share_parameters<M: TrainModule<Backend = B>>(&self, model: M) -> Result<M> {
+        if self.group.is_alone() {
+            return Ok(model);
+        }
+        let pieces = match self.group.is_root() {
+            true => average::parameters(&model)?,
+            false => Vec::new(),
+        };
+        let pieces = self.group.pieces_from_root(pieces)?;
+        match self.group.is_root() {
+            true => Ok(model),
+            false => average::with_parameters(model, pieces),
+        }
     }
 
     /// Runs the model's [`manual_step`](TrainModule::manual_step).
@@ -230,9 +402,20 @@ impl<B: AutodiffBackend> Fabric<B> {
     ) -> Result<Vec<StepOutcome>> {
         // The step may fail anywhere in the user's code: the model is kept.
         let model = state.present()?.clone();
+        let weight = context.samples() as f64;
+        let mean = |model: &M, gradients: Gradients, rates| {
+            if self.group.is_alone() {
+                return Ok((gradients, rates));
+            }
+            let gradients = Some(gradients.scale(model, weight));
+            let (mean, rates) = average::mean(model, gradients, weight, rates, &self.group)?;
+            let nothing = || Error::user("no rank has a sample of this batch");
+            Ok((mean.ok_or_else(nothing)?, rates))
+        };
         let mut step = ManualStep {
             optimizers: &mut state.optimizers,
             rules: self.rules,
+            mean: &mean,
             context,
             outcomes: Vec::new(),
         };
@@ -240,101 +423,5 @@ impl<B: AutodiffBackend> Fabric<B> {
         let outcomes = step.outcomes;
         state.model = Some(stepped);
         Ok(outcomes)
-    }
-}
-
-/// The optimizers that a model asks for.
-pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
-    panics::catch(ErrorKind::User, || model.configure_optimizers())
-        .map_err(|e| e.context("configure_optimizers"))
-}
-
-/// How much the gradients of an unfinished group weigh.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct GroupWeight {
-    first: Option<Exact>,
-    sum: Exact,
-}
-
-/// Gradients in the host's memory.
-pub(crate) type GradientData = HashMap<ParamId, TensorData>;
-
-/// A model in training, with its optimizers and the gradients of the step being built.
-pub struct TrainState<M: TrainModule> {
-    /// Absent only after an optimizer has panicked with it.
-    model: Option<M>,
-    pub(crate) optimizers: OptimizerSet<M>,
-    gradients: Option<Gradients>,
-    /// Weight of the group's first batch; all others are relative to it.
-    first_weight: Option<f64>,
-    /// Sum of relative weights.
-    weight: f64,
-}
-
-impl<M: TrainModule> TrainState<M> {
-    /// The model as it is now.
-    ///
-    /// # Panics
-    /// After an [`optimizer_step`](Fabric::optimizer_step) that has reported a panic of an
-    /// optimizer, later than its first step: the model was lost in it.
-    pub fn model(&self) -> &M {
-        match &self.model {
-            Some(model) => model,
-            #[expect(clippy::panic, reason = "the caller has been given the error before")]
-            None => panic!("the model was lost when an optimizer panicked; end this run"),
-        }
-    }
-
-    /// The model, or the error that it was lost.
-    pub(crate) fn present(&self) -> Result<&M> {
-        self.model
-            .as_ref()
-            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
-    }
-
-    /// Ends training; the model, under the same condition as [`model`](Self::model).
-    ///
-    /// # Errors
-    /// The model was lost when an optimizer panicked.
-    pub fn into_model(self) -> Result<M> {
-        self.model
-            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
-    }
-
-    /// The gradients of the step being built, read from the device, and how much they weigh; `None`
-    /// between two steps.
-    pub(crate) fn read_gradients(&mut self) -> Result<Option<(GroupWeight, GradientData)>> {
-        let Some(gradients) = self.gradients.take() else {
-            return Ok(None);
-        };
-        let (gradients, data) = gradients.read(self.present()?)?;
-        self.gradients = Some(gradients);
-        let weight = GroupWeight {
-            first: self.first_weight.map(Exact),
-            sum: Exact(self.weight),
-        };
-        Ok(Some((weight, data)))
-    }
-
-    /// Goes on with what [`read_gradients`](Self::read_gradients) gave.
-    pub(crate) fn write_gradients(
-        &mut self,
-        weight: GroupWeight,
-        data: GradientData,
-    ) -> Result<()> {
-        self.gradients = Some(Gradients::written(self.present()?, data)?);
-        self.first_weight = weight.first.map(|Exact(first)| first);
-        self.weight = weight.sum.0;
-        Ok(())
-    }
-
-    /// Each parameter group's name and the learning rate of its last step.
-    pub fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.optimizers.learning_rates()
-    }
-
-    /// Moves schedules that count epochs on.
-    pub fn on_epoch_end(&mut self) {
-        self.optimizers.on_epoch_end();
     }
 }

@@ -1,0 +1,133 @@
+//! The weighted mean of what all ranks have.
+//!
+//! Each rank sums its own part of every tensor, over all ranks in their order, and gives the sum to
+//! all others. So the work is shared, every number is summed once and in one order, and all ranks
+//! end with the same bits.
+
+use super::values::{Pieces, Values, sum};
+use super::{Group, Stream};
+use crate::data::Shard;
+use crate::error::Result;
+use std::sync::Arc;
+
+/// What a rank adds to a mean.
+pub(crate) struct Share {
+    /// Already multiplied by what they weigh.
+    pub(crate) pieces: Pieces,
+    pub(crate) weight: f64,
+    /// What the first rank tells the others by the way.
+    pub(crate) note: Vec<f64>,
+}
+
+/// The mean over all ranks.
+pub(crate) struct Mean {
+    /// None where no rank had anything.
+    pub(crate) pieces: Pieces,
+    /// Σv² of each piece.
+    pub(crate) squares: Vec<f64>,
+    /// Over all ranks. If it is 0, the pieces are none.
+    pub(crate) weight: f64,
+    /// The first rank's.
+    pub(crate) note: Vec<f64>,
+}
+
+/// A rank's part of every piece's sum, and its part of Σv².
+struct Part {
+    sums: Pieces,
+    squares: Vec<f64>,
+}
+
+impl Group {
+    /// Σ pieces / Σ weight over all ranks. All of them call it, with pieces for the same tensors.
+    ///
+    /// # Errors
+    /// A rank has failed, or has other tensors.
+    pub(crate) fn mean(&self, share: Share) -> Result<Mean> {
+        let shares: Vec<Arc<Share>> = self.meet(Stream::Loop, self.locals(), share)?;
+        let local: f64 = shares.iter().map(|share| share.weight).sum();
+        if !self.has_other_processes() {
+            let scale = (local > 0.0).then(|| 1.0 / local);
+            let part = self.part_of(&shares, scale)?;
+            let parts = self.meet(Stream::Loop, self.locals(), part)?;
+            return joined(&parts, local, note_of(&shares));
+        }
+        let part = self.part_of(&shares, None)?;
+        let parts = self.meet(Stream::Loop, self.locals(), part)?;
+        let mean = self.lead(Stream::Loop, self.locals(), |group| {
+            let sums = joined(&parts, local, note_of(&shares))?;
+            group.mean_over_processes(sums)
+        })?;
+        Ok(Mean {
+            pieces: mean.pieces.clone(),
+            squares: mean.squares.clone(),
+            weight: mean.weight,
+            note: mean.note.clone(),
+        })
+    }
+
+    /// This rank's part of the sum over the replicas of its process, multiplied by `scale`.
+    fn part_of(&self, shares: &[Arc<Share>], scale: Option<f64>) -> Result<Part> {
+        let shard = Shard {
+            index: self.local(),
+            count: self.locals(),
+        };
+        let pieces = shares.iter().map(|s| s.pieces.len()).max().unwrap_or(0);
+        let mut part = Part {
+            sums: Vec::with_capacity(pieces),
+            squares: Vec::with_capacity(pieces),
+        };
+        for index in 0..pieces {
+            let mut lists = shares
+                .iter()
+                .filter_map(|share| share.pieces.get(index)?.as_ref());
+            let len = lists.clone().next().map_or(0, Values::len);
+            let mut total = sum(&mut lists, shard.part(len))?;
+            let squares = match (&mut total, scale) {
+                (Some(total), Some(scale)) => total.scale(scale),
+                _ => 0.0,
+            };
+            part.sums.push(total);
+            part.squares.push(squares);
+        }
+        Ok(part)
+    }
+}
+
+fn concatenated<'a>(mut lists: impl Iterator<Item = &'a Values> + Clone) -> Result<Option<Values>> {
+    let len = lists.clone().map(Values::len).sum();
+    let whole = lists.clone().next().map(|first| first.empty(len));
+    whole.map_or(Ok(None), |mut whole| {
+        lists.try_for_each(|list| whole.append(list))?;
+        Ok(Some(whole))
+    })
+}
+
+fn note_of(shares: &[Arc<Share>]) -> Vec<f64> {
+    shares
+        .first()
+        .map(|share| share.note.clone())
+        .unwrap_or_default()
+}
+
+/// The parts of all replicas, put together.
+fn joined(parts: &[Arc<Part>], weight: f64, note: Vec<f64>) -> Result<Mean> {
+    let pieces = parts.first().map_or(0, |part| part.sums.len());
+    let mut mean = Mean {
+        pieces: Vec::with_capacity(pieces),
+        squares: Vec::with_capacity(pieces),
+        weight,
+        note,
+    };
+    for index in 0..pieces {
+        let sums = parts
+            .iter()
+            .filter_map(|part| part.sums.get(index)?.as_ref());
+        mean.pieces.push(concatenated(sums)?);
+        let squares = parts.iter().filter_map(|part| part.squares.get(index));
+        mean.squares.push(squares.sum());
+    }
+    if weight <= 0.0 {
+        mean.pieces.iter_mut().for_each(|piece| *piece = None);
+    }
+    Ok(mean)
+}

@@ -1,0 +1,128 @@
+//! A model in training.
+
+use super::average;
+use crate::error::{Error, ErrorKind, Result};
+use crate::exact::Exact;
+use crate::module::TrainModule;
+use crate::optim::{Gradients, OptimizerSet, Optimizers};
+use crate::panics;
+use burn::module::ParamId;
+use burn::tensor::{Device, TensorData};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The optimizers that a model asks for.
+pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
+    panics::catch(ErrorKind::User, || model.configure_optimizers())
+        .map_err(|e| e.context("configure_optimizers"))
+}
+
+/// How much the gradients of an unfinished group weigh.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupWeight {
+    first: Option<Exact>,
+    sum: Exact,
+}
+
+/// Gradients in the host's memory.
+pub(crate) type GradientData = HashMap<ParamId, TensorData>;
+
+/// A model in training, with its optimizers and the gradients of the step being built.
+pub struct TrainState<M: TrainModule> {
+    /// Absent only after an optimizer has panicked with it.
+    pub(super) model: Option<M>,
+    pub(crate) optimizers: OptimizerSet<M>,
+    pub(super) gradients: Option<Gradients>,
+    /// Weight of the group's first batch; all others are relative to it.
+    pub(super) first_weight: Option<f64>,
+    /// Sum of relative weights.
+    pub(super) weight: f64,
+}
+
+impl<M: TrainModule> TrainState<M> {
+    /// The model as it is now.
+    ///
+    /// # Panics
+    /// After an [`optimizer_step`](Fabric::optimizer_step) that has reported a panic of an
+    /// optimizer, later than its first step: the model was lost in it.
+    pub fn model(&self) -> &M {
+        match &self.model {
+            Some(model) => model,
+            #[expect(clippy::panic, reason = "the caller has been given the error before")]
+            None => panic!("the model was lost when an optimizer panicked; end this run"),
+        }
+    }
+
+    /// The model, or the error that it was lost.
+    pub(crate) fn present(&self) -> Result<&M> {
+        self.model
+            .as_ref()
+            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
+    }
+
+    /// Ends training; the model, under the same condition as [`model`](Self::model).
+    ///
+    /// # Errors
+    /// The model was lost when an optimizer panicked.
+    pub fn into_model(self) -> Result<M> {
+        self.model
+            .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
+    }
+
+    /// The same model on another device of its own, with the same optimizers, for another replica.
+    pub(crate) fn replica(&self, device: &Device<M::Backend>) -> Result<Self> {
+        let model = self.present()?;
+        let is_other = model.devices().iter().any(|other| other != device);
+        Ok(Self {
+            model: Some(average::replica(model, device)?),
+            optimizers: self.optimizers.replica(device, is_other)?,
+            gradients: None,
+            first_weight: None,
+            weight: 0.0,
+        })
+    }
+
+    /// Forgets the gradients of the step being built.
+    pub(crate) fn drop_gradients(&mut self) {
+        self.gradients = None;
+        self.first_weight = None;
+        self.weight = 0.0;
+    }
+
+    /// The gradients of the step being built, read from the device, and how much they weigh; `None`
+    /// between two steps.
+    pub(crate) fn read_gradients(&mut self) -> Result<Option<(GroupWeight, GradientData)>> {
+        let Some(gradients) = self.gradients.take() else {
+            return Ok(None);
+        };
+        let (gradients, data) = gradients.read(self.present()?)?;
+        self.gradients = Some(gradients);
+        let weight = GroupWeight {
+            first: self.first_weight.map(Exact),
+            sum: Exact(self.weight),
+        };
+        Ok(Some((weight, data)))
+    }
+
+    /// Goes on with what [`read_gradients`](Self::read_gradients) gave.
+    pub(crate) fn write_gradients(
+        &mut self,
+        weight: GroupWeight,
+        data: GradientData,
+    ) -> Result<()> {
+        self.gradients = Some(Gradients::written(self.present()?, data)?);
+        self.first_weight = weight.first.map(|Exact(first)| first);
+        self.weight = weight.sum.0;
+        Ok(())
+    }
+
+    /// Each parameter group's name and the learning rate of its last step.
+    pub fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.optimizers.learning_rates()
+    }
+
+    /// Moves schedules that count epochs on.
+    pub fn on_epoch_end(&mut self) {
+        self.optimizers.on_epoch_end();
+    }
+}

@@ -1,0 +1,189 @@
+//! What the ranks of a run agree upon, so that all of them do the same.
+
+use super::Run;
+use super::fit::StopReason;
+use crate::data::{Batch, LoaderIter};
+use crate::distributed::Group;
+use crate::error::Result;
+use crate::fabric::{Part, TrainState};
+use crate::metric::{LogBook, Metrics};
+use crate::module::TrainModule;
+use burn::tensor::backend::Backend;
+use serde::{Deserialize, Serialize};
+
+/// What happens after a batch.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Next {
+    /// Why the run ends here, if it does.
+    pub(super) cut: Option<StopReason>,
+    /// Whether a checkpoint is to be written.
+    pub(super) saves: bool,
+}
+
+/// The values of a log book that a run asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    /// Of the current optimizer step.
+    Group,
+    /// Of everything, with this behind their names.
+    All(&'static str),
+}
+
+impl<M: TrainModule> Run<'_, M> {
+    pub(super) fn is_alone(&self) -> bool {
+        self.fabric.group.is_alone()
+    }
+
+    /// What happens next, by the word of the first rank; only a signal counts wherever it came.
+    pub(super) fn agree(&self, cut: Option<StopReason>) -> Result<Next> {
+        let saves = !self.requests.saves.is_empty();
+        let told = self.fabric.group.all_gather(Next { cut, saves })?;
+        let signal = told.iter().find_map(|next| match &next.cut {
+            Some(StopReason::Signal(signal)) => Some(*signal),
+            _ => None,
+        });
+        let mut next = told.into_iter().next().unwrap_or_default();
+        if let Some(signal) = signal {
+            signal.note();
+            next.cut = Some(StopReason::Signal(signal));
+        }
+        Ok(next)
+    }
+
+    /// Leaves with the first rank what all of them have of an unfinished epoch and an unfinished
+    /// step. The run goes on from there, so that it is the same as one that is resumed.
+    pub(super) fn collect(&mut self, state: &mut TrainState<M>) -> Result<()> {
+        let fabric = self.fabric;
+        let group = &fabric.group;
+        if group.is_alone() {
+            return Ok(());
+        }
+        let merged = self
+            .book
+            .over_ranks(group.rank(), |told| group.all_gather(told))?;
+        match group.is_root() {
+            true => self.book.load(merged),
+            false => self.book.clear(),
+        }
+        if self.position.in_group > 0 {
+            fabric.lane.run(|| fabric.collect_gradients(state))?;
+        }
+        Ok(())
+    }
+
+    /// Goes back to before the first batch of an unfinished step: what other ranks have of it is
+    /// lost with them.
+    pub(super) fn back_to_step(&mut self, state: &mut TrainState<M>) {
+        if self.is_alone() {
+            return;
+        }
+        state.drop_gradients();
+        if self.position.in_group > 0 {
+            let skipped = self.progress.skipped_steps;
+            (self.progress, self.position) = self.at_step;
+            self.progress.skipped_steps = skipped;
+            self.at_batch = self.progress.batch;
+        }
+    }
+}
+
+/// The values of a log book over all ranks.
+pub(super) fn values<B: Backend>(
+    group: &Group,
+    book: &mut LogBook<B>,
+    which: Which,
+) -> Result<Metrics> {
+    if group.is_alone() {
+        return match which {
+            Which::Group => book.group_values(),
+            Which::All(suffix) => book.values(suffix),
+        };
+    }
+    let merged = book.over_ranks(group.rank(), |told| group.all_gather(told))?;
+    Ok(match which {
+        Which::Group => merged.group_values(book.stage()),
+        Which::All(suffix) => merged.values(book.stage(), suffix),
+    })
+}
+
+/// The batches of an epoch on one of several ranks. They have as many, even where each reads a
+/// stream of its own and one ends early.
+pub(super) struct Batches<O> {
+    iter: LoaderIter<O>,
+    /// Whether all ranks know that they have the same number.
+    is_even: bool,
+    index: usize,
+}
+
+/// What a rank says of its next batch.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    samples: usize,
+    is_last: bool,
+}
+
+impl<O: Send + 'static> Batches<O> {
+    pub(super) fn new<M: TrainModule>(
+        run: &Run<'_, M>,
+        iter: LoaderIter<O>,
+        total: Option<usize>,
+    ) -> Result<Self> {
+        let is_even = match run.is_alone() {
+            true => true,
+            false => {
+                let totals = run.fabric.group.all_gather(total)?;
+                total.is_some() && totals.iter().all(|other| *other == total)
+            }
+        };
+        Ok(Self {
+            index: iter.position(),
+            iter,
+            is_even,
+        })
+    }
+
+    /// The next batch, until no rank has one.
+    pub(super) fn next<M: TrainModule>(
+        &mut self,
+        run: &Run<'_, M>,
+    ) -> Result<Option<(Batch<O>, Part)>> {
+        let group = &run.fabric.group;
+        let batch = self
+            .iter
+            .next()
+            .transpose()
+            .map_err(run.at().of("train data"))?;
+        if self.is_even {
+            // Ranks with nothing to compute come last.
+            let among = |batch: &Batch<O>| batch.global_samples.min(group.size());
+            return Ok(batch.map(|batch| {
+                let part = Part::of(&batch, among(&batch), group);
+                (batch, part)
+            }));
+        }
+        let said = batch.as_ref().map(|batch| Said {
+            samples: batch.samples,
+            is_last: batch.is_last,
+        });
+        let told = group.all_gather(said)?;
+        let has_batch = || told.iter().flatten();
+        if has_batch().next().is_none() {
+            return Ok(None);
+        }
+        let index = self.index;
+        self.index += 1;
+        let batch = batch.unwrap_or_else(|| Batch::nothing(index));
+        let batch = Batch {
+            global_samples: has_batch().map(|said| said.samples).sum(),
+            is_last: has_batch().all(|said| said.is_last),
+            ..batch
+        };
+        // Statistics over the ranks are for those that have samples, which must be the first.
+        let has_samples = |said: &Option<Said>| said.as_ref().is_some_and(|s| s.samples > 0);
+        let with_samples = told.iter().filter(|said| has_samples(said)).count();
+        let first = told.iter().take_while(|said| has_samples(said)).count();
+        let among = if first == with_samples { first } else { 1 };
+        let part = Part::of(&batch, among, group);
+        Ok(Some((batch, part)))
+    }
+}
