@@ -133,6 +133,49 @@ impl Checkpoint {
         })
     }
 
+    /// Everything, for another process.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        let lengths = self.files.contents.iter();
+        let header = (
+            &self.path,
+            self.files.epoch,
+            self.files.step,
+            lengths
+                .map(|(name, bytes)| (name, bytes.len()))
+                .collect::<Vec<_>>(),
+        );
+        let header = serde_json::to_vec(&header)
+            .map_err(|e| Error::config("the checkpoint's path cannot be sent").with_source(e))?;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&header);
+        for content in self.files.contents.values() {
+            bytes.extend_from_slice(content);
+        }
+        Ok(bytes)
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) gave.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let damaged = || Error::new(ErrorKind::Corrupt, "the checkpoint was sent incompletely");
+        let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged)?;
+        let length = u64::from_le_bytes(*length) as usize;
+        let (header, mut rest) = rest.split_at_checked(length).ok_or_else(damaged)?;
+        let header: (PathBuf, u64, u64, Vec<(String, usize)>) =
+            serde_json::from_slice(header).map_err(|e| damaged().with_source(e))?;
+        let (path, epoch, step, lengths) = header;
+        let mut files = Files {
+            epoch,
+            step,
+            ..Files::default()
+        };
+        for (name, length) in lengths {
+            let (content, after) = rest.split_at_checked(length).ok_or_else(damaged)?;
+            files.contents.insert(name, content.to_vec());
+            rest = after;
+        }
+        Self::from_files(&path, files)
+    }
+
     /// Its folder.
     pub fn path(&self) -> &Path {
         &self.path

@@ -126,7 +126,7 @@ settings! {
     /// How several devices train one model: `auto`, `ddp`, `zero1`, or `fedavg:N`
     strategy: Strategy = Strategy::Auto, with_strategy(Strategy);
 
-    /// Take the statistics of `firebox::nn::BatchNorm` over all devices
+    /// Take the statistics of `firebox::nn::SyncBatchNorm` over all devices
     sync_batchnorm: bool = true, with_sync_batchnorm(bool);
 
     /// Compare the parameters of all devices every n optimizer steps, and stop if they differ

@@ -7,10 +7,12 @@ mod processes;
 mod reduce;
 mod room;
 mod values;
+mod world;
 
 pub(crate) use link::{Link, Stream};
 pub(crate) use reduce::{Mean, Share};
 pub(crate) use values::{Pieces, Values};
+pub(crate) use world::{World, leave, mark};
 
 use crate::data::Shard;
 use crate::error::{Error, ErrorKind, Result};

@@ -218,6 +218,16 @@ pub(super) fn with_parameters<B: Backend, M: Module<B>>(model: M, pieces: Pieces
     }
 }
 
+/// The model with the first rank's parameters.
+pub(super) fn shared<B: Backend, M: Module<B>>(model: M, group: &Group) -> Result<M> {
+    if group.is_root() {
+        group.pieces_from_root(parameters(&model)?)?;
+        return Ok(model);
+    }
+    let pieces = group.pieces_from_root(Vec::new())?;
+    with_parameters(model, pieces)
+}
+
 struct WriteParameters {
     pieces: IntoIter<Option<Values>>,
     fits: bool,

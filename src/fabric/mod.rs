@@ -377,22 +377,6 @@ impl<B: AutodiffBackend> Fabric<B> {
         Ok(())
     }
 
-    /// Gives all ranks the first rank's parameters.
-    pub(crate) fn share_parameters<M: TrainModule<Backend = B>>(&self, model: M) -> Result<M> {
-        if self.group.is_alone() {
-            return Ok(model);
-        }
-        let pieces = match self.group.is_root() {
-            true => average::parameters(&model)?,
-            false => Vec::new(),
-        };
-        let pieces = self.group.pieces_from_root(pieces)?;
-        match self.group.is_root() {
-            true => Ok(model),
-            false => average::with_parameters(model, pieces),
-        }
-    }
-
     /// Runs the model's [`manual_step`](TrainModule::manual_step).
     pub(crate) fn manual_step<M: TrainModule<Backend = B>>(
         &self,

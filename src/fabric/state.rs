@@ -1,6 +1,7 @@
 //! A model in training.
 
 use super::average;
+use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exact::Exact;
 use crate::module::TrainModule;
@@ -80,6 +81,28 @@ impl<M: TrainModule> TrainState<M> {
             first_weight: None,
             weight: 0.0,
         })
+    }
+
+    /// Takes the first rank's parameters.
+    pub(crate) fn take_parameters(&mut self, group: &Group) -> Result<()> {
+        self.restore_parameters(group, Ok)
+    }
+
+    /// Takes the parameters that the first rank's model has after `restore`.
+    pub(crate) fn restore_parameters(
+        &mut self,
+        group: &Group,
+        restore: impl FnOnce(M) -> Result<M>,
+    ) -> Result<()> {
+        let mut model = self.present()?.clone();
+        if group.is_root() {
+            model = restore(model)?;
+        }
+        if !group.is_alone() {
+            model = average::shared(model, group)?;
+        }
+        self.model = Some(model);
+        Ok(())
     }
 
     /// Forgets the gradients of the step being built.

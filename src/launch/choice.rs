@@ -36,10 +36,12 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Picks the accelerator and its devices.
+/// Picks the accelerator and its devices. `share` is which of the processes on this machine this one
+/// is, and how many there are: they take its GPUs in turn.
 pub(super) fn choose(
     name: &AcceleratorName,
     devices: &Devices,
+    share: (usize, usize),
     compiled: &[Compiled],
 ) -> Result<Choice> {
     let name = name.as_str();
@@ -55,7 +57,7 @@ pub(super) fn choose(
             Ok(found) => {
                 return Ok(Choice {
                     accelerator: candidate.name,
-                    devices: choose_devices(devices, candidate, found)?,
+                    devices: choose_devices(devices, candidate, found, share)?,
                     passed_over,
                 });
             }
@@ -150,57 +152,64 @@ fn list(compiled: &[Compiled]) -> String {
     )
 }
 
-/// More replicas than any processor has use for.
-const MOST_REPLICAS: usize = 1024;
-
 fn choose_devices(
     wanted: &Devices,
     candidate: &Compiled,
-    mut found: Vec<DeviceInfo>,
+    found: Vec<DeviceInfo>,
+    (process, processes): (usize, usize),
 ) -> Result<Vec<DeviceInfo>> {
-    let accelerator = candidate.name;
-    // A processor holds as many replicas as it is asked to.
-    if let (Kind::Cpu, Some(first)) = (candidate.kind, found.first()) {
-        let replicas = match wanted {
-            Devices::Count(n) if *n > MOST_REPLICAS => {
-                return Err(Error::config(format!(
-                    "`devices` is `{n}`, but a processor has at most {MOST_REPLICAS} replicas"
-                )));
-            }
-            Devices::Count(n) => *n,
-            Devices::All => host::physical_cores(),
-            Devices::Auto | Devices::Ids(_) => 1,
-        };
-        found = vec![first.clone(); replicas];
-    }
     let wrong = |what: String| {
-        let known: Vec<_> = found
-            .iter()
-            .map(|d| format!("{}: {}", d.id, d.name))
-            .collect();
+        let known = found.iter().map(|d| format!("{}: {}", d.id, d.name));
         Error::config(format!(
-            "`devices` is `{wanted}`, but {what}; {accelerator} has {}",
-            known.join("; ")
+            "`devices` is `{wanted}`, but {what}; {} has {}",
+            candidate.name,
+            known.collect::<Vec<_>>().join("; ")
         ))
     };
+    // A processor holds as many replicas as it is asked to, in each process.
+    if let (Kind::Cpu, Some(one)) = (candidate.kind, found.first()) {
+        let replicas = match wanted {
+            Devices::Auto => 1,
+            Devices::All => (host::physical_cores() / processes).max(1),
+            Devices::Count(n) if *n <= MOST_REPLICAS => *n,
+            Devices::Count(_) => {
+                let most = format!("a processor has at most {MOST_REPLICAS} replicas");
+                return Err(wrong(most));
+            }
+            Devices::Ids(ids) => match ids.iter().find(|id| **id != one.id) {
+                None => 1,
+                Some(id) => return Err(wrong(format!("device {id} does not exist"))),
+            },
+        };
+        return Ok(vec![one.clone(); replicas]);
+    }
     let of_id = |id: &usize| {
         let device = found.iter().find(|d| d.id == *id);
         device.ok_or_else(|| wrong(format!("device {id} does not exist")))
     };
-    let chosen: Vec<_> = match wanted {
-        Devices::Auto => found.iter().take(1).collect(),
-        Devices::All => found.iter().collect(),
-        Devices::Count(n) if *n <= found.len() => found.iter().take(*n).collect(),
-        Devices::Count(_) => {
-            return Err(wrong(match found.len() {
-                1 => "there is only 1 device".into(),
-                n => format!("there are only {n} devices"),
-            }));
-        }
+    let candidates: Vec<&DeviceInfo> = match wanted {
         Devices::Ids(ids) => ids.iter().map(of_id).collect::<Result<_>>()?,
+        _ => found.iter().collect(),
     };
-    Ok(chosen.into_iter().cloned().collect())
+    let each = match wanted {
+        Devices::Auto => 1,
+        Devices::All | Devices::Ids(_) => (candidates.len() / processes).max(1),
+        Devices::Count(n) => *n,
+    };
+    // The processes of one machine take its devices in turn.
+    let mine = candidates.iter().skip(process * each).take(each);
+    match (each * processes <= candidates.len(), candidates.len()) {
+        (true, _) => Ok(mine.map(|device| (*device).clone()).collect()),
+        (false, 1) if processes == 1 => Err(wrong("there is only 1 device".into())),
+        (false, n) if processes == 1 => Err(wrong(format!("there are only {n} devices"))),
+        (false, n) => Err(wrong(format!(
+            "each of the {processes} processes on this machine needs {each}, of {n}"
+        ))),
+    }
 }
+
+/// More replicas than any processor has use for.
+const MOST_REPLICAS: usize = 1024;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -246,7 +255,7 @@ mod tests {
     }
 
     fn pick(name: &str, machine: &[Compiled]) -> Result<(&'static str, String), String> {
-        let choice = choose(&name.into(), &Devices::Auto, machine);
+        let choice = choose(&name.into(), &Devices::Auto, (0, 1), machine);
         let choice = choice.map_err(|e| e.to_string())?;
         Ok((choice.accelerator, choice.devices[0].name.clone()))
     }
@@ -263,7 +272,7 @@ mod tests {
     #[test]
     fn the_choice_says_why_others_were_passed_over() {
         let machine = machine(missing, software);
-        let choice = choose(&"auto".into(), &Devices::Auto, &machine).unwrap();
+        let choice = choose(&"auto".into(), &Devices::Auto, (0, 1), &machine).unwrap();
         assert_eq!(
             choice.to_string(),
             "accelerator: flex (CPU); not cuda: no driver; not wgpu: there is only a software GPU, \
@@ -298,7 +307,7 @@ mod tests {
         let machine = machine(missing, missing);
         let list =
             "compiled in: cuda, wgpu, flex, ndarray; available: flex, ndarray (or auto, cpu, gpu)";
-        let error = choose(&"cuda".into(), &Devices::Auto, &machine).unwrap_err();
+        let error = choose(&"cuda".into(), &Devices::Auto, (0, 1), &machine).unwrap_err();
         assert_eq!(error.exit_code(), 1);
         assert_eq!(
             error.to_string(),
@@ -326,7 +335,7 @@ mod tests {
     fn devices_by_id_by_count_and_wrong_ones() {
         let machine = machine(missing, card_and_software);
         let devices = |devices: &str| {
-            let choice = choose(&"wgpu".into(), &devices.parse().unwrap(), &machine);
+            let choice = choose(&"wgpu".into(), &devices.parse().unwrap(), (0, 1), &machine);
             choice.map(|c| c.devices[0].id).map_err(|e| e.to_string())
         };
         assert_eq!(devices("auto"), Ok(0));
@@ -345,22 +354,52 @@ mod tests {
                 "`devices` is `3`, but there are only 2 devices; {has}"
             ))
         );
-        let all = choose(&"wgpu".into(), &Devices::All, &machine).unwrap();
+        let all = choose(&"wgpu".into(), &Devices::All, (0, 1), &machine).unwrap();
         assert_eq!(all.to_string(), "accelerator: wgpu (card; llvmpipe)");
+    }
+
+    #[test]
+    fn the_processes_of_a_machine_take_its_devices_in_turn() {
+        fn two() -> Found {
+            let second = DeviceInfo::new(1, "card 2", DeviceType::DiscreteGpu);
+            Ok(vec![card(), second])
+        }
+        let machine = machine(two, missing);
+        let devices = |devices: &str, process| {
+            let devices = devices.parse().unwrap();
+            let choice = choose(&"cuda".into(), &devices, (process, 2), &machine);
+            let ids = |c: Choice| c.devices.iter().map(|d| d.id).collect::<Vec<_>>();
+            choice.map(ids).map_err(|e| e.to_string())
+        };
+        for wanted in ["auto", "all", "1", "0,1"] {
+            assert_eq!(
+                [devices(wanted, 0), devices(wanted, 1)],
+                [Ok(vec![0]), Ok(vec![1])]
+            );
+        }
+        assert_eq!(
+            devices("2", 1),
+            Err("`devices` is `2`, but each of the 2 processes on this machine needs 2, of 2; cuda \
+                 has 0: card; 1: card 2"
+                .into())
+        );
     }
 
     #[test]
     fn a_processor_has_as_many_replicas_as_one_wants() {
         let machine = machine(missing, missing);
         let devices = |devices: &str| {
-            let choice = choose(&"cpu".into(), &devices.parse().unwrap(), &machine);
+            let choice = choose(&"cpu".into(), &devices.parse().unwrap(), (0, 1), &machine);
             choice.map(|c| c.to_string()).map_err(|e| e.to_string())
         };
         assert_eq!(devices("3"), Ok("accelerator: flex (3 x CPU)".into()));
         assert_eq!(devices("auto"), Ok("accelerator: flex (CPU)".into()));
         assert_eq!(
             devices("1025"),
-            Err("`devices` is `1025`, but a processor has at most 1024 replicas".into())
+            Err(
+                "`devices` is `1025`, but a processor has at most 1024 replicas; flex has 0: CPU"
+                    .into()
+            )
         );
     }
 }

@@ -4,6 +4,7 @@ mod choice;
 
 use crate::accelerators::{compiled, for_each_accelerator, on_host};
 use crate::config::{Devices, ProgressMode, TrainerConfig};
+use crate::distributed::{World, leave, mark};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::module::TrainModule;
@@ -13,7 +14,7 @@ use crate::slurm;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use choice::{Choice, choose};
-use firebox_backend::{Accelerator, DeviceStats, Unavailable};
+use firebox_backend::{Accelerator, DeviceStats, Unavailable, host};
 use std::process::ExitCode;
 
 /// A program that trains: generic once, called with the backend of the accelerator that is there.
@@ -65,6 +66,9 @@ pub struct Launch<B: AutodiffBackend> {
     devices: Vec<B::Device>,
     first: B::Device,
     ids: Vec<usize>,
+    is_root: bool,
+    /// As many as this process may keep busy.
+    cores: usize,
     stats: fn(usize) -> Result<DeviceStats, Unavailable>,
 }
 
@@ -76,6 +80,10 @@ impl<B: AutodiffBackend> Launch<B> {
     /// All devices that were chosen.
     pub fn devices(&self) -> &[B::Device] {
         &self.devices
+    }
+    /// Whether this is the process that prints, logs and saves: the first, or the only one.
+    pub fn is_root(&self) -> bool {
+        self.is_root
     }
     /// The accelerator's name, for example `flex`.
     pub fn accelerator(&self) -> &'static str {
@@ -98,7 +106,7 @@ impl<B: AutodiffBackend> Launch<B> {
     pub fn trainer<M: TrainModule<Backend = B>>(&self) -> Trainer<M> {
         let trainer = Trainer::new(self.config.clone(), self.first.clone());
         match self.config.devices {
-            Devices::Auto if on_host::<B>() => trainer.with_replicas_by_need(self.first.clone()),
+            Devices::Auto if on_host::<B>() => trainer.with_replicas_by_need(self.cores),
             _ => trainer.with_devices(self.devices.clone()),
         }
     }
@@ -117,6 +125,9 @@ impl<B: AutodiffBackend> Launch<B> {
 /// In a job of SLURM, SIGUSR1 (`#SBATCH --requeue --signal=USR1@120`) does the same and requeues the
 /// job, also a task of an array; the exit code is 138 on Linux. When the job starts again, the run
 /// resumes.
+///
+/// Of several processes (`mpirun`, `srun`; feature `mpi`) the first prints and saves. If one fails,
+/// all end, with its error.
 pub fn launch(recipe: impl Recipe) -> ExitCode {
     let job = slurm::Job::current();
     let done = signals::install(job.is_some()).and_then(|()| try_launch(recipe));
@@ -134,8 +145,14 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
     if let Err(error) = &done
         && error.kind() != ErrorKind::Interrupted
     {
-        eprintln!("error: {error}");
+        match mark() {
+            None => eprintln!("error: {error}"),
+            // The first process tells of what another has told it.
+            Some(_) if error.kind() == ErrorKind::Aborted => {}
+            Some(mark) => eprintln!("{mark}error: {error}"),
+        }
     }
+    leave(done.as_ref().err().filter(|_| signal.is_none()));
     match (signal, done) {
         (Some(signal), _) => {
             eprintln!("{signal}");
@@ -153,22 +170,41 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
 pub fn try_launch(recipe: impl Recipe) -> Result<()> {
     let config = recipe.config();
     config.check()?;
-    let choice = choose(&config.accelerator, &config.devices, &compiled())?;
-    if config.progress != ProgressMode::Off {
-        eprintln!("{choice}");
+    let timeout = config.collective_timeout.as_duration();
+    let world = World::join(config.num_nodes, timeout)?;
+    let share = world.on_this_node();
+    let choice = choose(&config.accelerator, &config.devices, share, &compiled())?;
+    if config.progress != ProgressMode::Off && world.is_root() {
+        let processes = match world.processes.size() {
+            1 => String::new(),
+            several => format!("; {several} processes"),
+        };
+        eprintln!("{choice}{processes}");
     }
-    run(choice, recipe)
+    let place = Place {
+        is_root: world.is_root(),
+        cores: (host::physical_cores() / share.1).max(1),
+    };
+    run(choice, place, recipe)
+}
+
+/// What a process is among those of the run.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    is_root: bool,
+    /// Its share of the machine's.
+    cores: usize,
 }
 
 /// The call of a recipe with the accelerator that was chosen.
 macro_rules! run_on_chosen {
     ($($feature:literal => $accelerator:path),* $(,)?) => {
-        fn run(choice: Choice, recipe: impl Recipe) -> Result<()> {
+        fn run(choice: Choice, place: Place, recipe: impl Recipe) -> Result<()> {
             let ids: Vec<_> = choice.devices.iter().map(|device| device.id).collect();
             match choice.accelerator {
                 $(
                     #[cfg(feature = $feature)]
-                    <$accelerator>::NAME => run_on::<$accelerator>(&ids, recipe),
+                    <$accelerator>::NAME => run_on::<$accelerator>(&ids, place, recipe),
                 )*
                 other => Err(Error::config(format!("`{other}` is not compiled in"))),
             }
@@ -179,7 +215,7 @@ macro_rules! run_on_chosen {
 for_each_accelerator!(run_on_chosen);
 
 /// Calls the recipe with an accelerator's backend; one copy of the user's code per accelerator.
-fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
+fn run_on<A: Accelerator>(ids: &[usize], place: Place, recipe: impl Recipe) -> Result<()> {
     let devices: Vec<_> = ids.iter().map(|id| A::device(*id)).collect();
     let first = devices.first().cloned().ok_or_else(|| {
         Error::new(
@@ -196,6 +232,8 @@ fn run_on<A: Accelerator>(ids: &[usize], recipe: impl Recipe) -> Result<()> {
         devices,
         first,
         ids: ids.to_vec(),
+        is_root: place.is_root,
+        cores: place.cores,
         stats: A::stats,
     };
     panics::catch(ErrorKind::User, || recipe.run::<A::Backend>(launch))

@@ -125,8 +125,7 @@ impl<M: TrainModule> Run<'_, M> {
     /// its own. Model, optimizers and data are restored elsewhere.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint, in_place: bool) -> Result<()> {
         let saved = checkpoint.state();
-        self.progress = saved.progress;
-        self.position = saved.position;
+        self.count_from(checkpoint);
         self.metrics = saved.metrics.clone();
         self.book.load(saved.epoch.clone());
         self.resumed_from = Some(checkpoint.path().to_path_buf());
@@ -150,6 +149,12 @@ impl<M: TrainModule> Run<'_, M> {
         }
         self.take_over(checkpoint, in_place);
         Ok(())
+    }
+
+    /// Goes on counting from a checkpoint.
+    pub(crate) fn count_from(&mut self, checkpoint: &Checkpoint) {
+        self.progress = checkpoint.state().progress;
+        self.position = checkpoint.state().position;
     }
 
     /// Takes over the records of what has been written, but for the checkpoint resumed from: that is

@@ -169,7 +169,9 @@ fn folded(key: u64, word: u64) -> u64 {
 /// The same layer.
 impl From<burn::nn::Dropout> for Dropout {
     fn from(layer: burn::nn::Dropout) -> Self {
-        Self { probability: layer.prob }
+        Self {
+            probability: layer.prob,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::checkpoint::{self, Position};
 use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
+use crate::distributed::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{self, Fabric, TrainState, replica};
 use crate::logger::{CsvLogger, Logger};
@@ -23,7 +24,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use ranks::{Lanes, Ranks};
 use resume::Resumed;
 use run_dir::RunDir;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -62,8 +63,8 @@ pub struct Trainer<M: TrainModule> {
 /// Where the replicas of a model are.
 enum Placement<D> {
     On(Vec<D>),
-    /// As many on this processor as make sense for the model.
-    Auto(D),
+    /// As many on this processor, up to so many, as make sense for the model.
+    Auto(D, usize),
 }
 
 /// What a fit leaves behind.
@@ -127,9 +128,10 @@ impl<M: TrainModule> Trainer<M> {
         self
     }
 
-    /// Leaves it to the model and the data how many replicas the processor has.
-    pub(crate) fn with_replicas_by_need(mut self, device: Device<M::Backend>) -> Self {
-        self.placement = Placement::Auto(device);
+    /// Leaves it to the model and the data how many replicas the processor has, on up to so many
+    /// cores.
+    pub(crate) fn with_replicas_by_need(mut self, cores: usize) -> Self {
+        self.placement = Placement::Auto(self.device(), cores);
         self
     }
 
@@ -185,14 +187,29 @@ impl<M: TrainModule> Trainer<M> {
     ) -> Result<FitOutcome<M>> {
         let config = effective(&self.config)?;
         self.check_callbacks(&config)?;
-        let fabric = Fabric::from_config(&config, self.device());
+        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
+        let outcome = self.fit_in(&world, &config, model, optimizers, data);
+        world.told(outcome)
+    }
+
+    fn fit_in(
+        &mut self,
+        world: &World,
+        config: &TrainerConfig,
+        model: M,
+        optimizers: Optimizers<M>,
+        data: &mut impl DataModule<M>,
+    ) -> Result<FitOutcome<M>> {
+        let fabric = Fabric::from_config(config, self.device());
         M::Backend::seed(fabric.device(), config.seed);
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
-        let resumed = resume::find(&config, &dirs.collect::<Vec<_>>())?;
+        let dirs: Vec<_> = dirs.collect();
+        let resumed = resume::find_for_all(&world.processes, config, &dirs)?;
         let mut state = match &resumed {
             None => fabric.setup_with(model, optimizers)?,
             Some(Resumed { checkpoint, .. }) => checkpoint.restore(&fabric, model, optimizers)?,
         };
+        state.take_parameters(&world.processes)?;
         if state.optimizers.manual && config.accumulate_grad_batches != 1 {
             return Err(Error::config(format!(
                 "`accumulate_grad_batches` is {}, but `{}` steps its optimizers by hand; use 1",
@@ -200,42 +217,42 @@ impl<M: TrainModule> Trainer<M> {
                 short_type_name::<M>()
             )));
         }
-        let loaders = fit_loaders(&config, data, resumed.as_ref())?;
-        let plan = fit::Plan::new(&config, &loaders)?;
+        let loaders = fit_loaders(world, config, data, resumed.as_ref())?;
+        let plan = fit::Plan::new(config, &loaders)?;
         let batch_size = loaders.train.as_ref().map(Loader::global_batch_size);
-        let ranks = self.ranks(&config, state.present()?, batch_size)?;
+        let ranks = self.ranks(world, config, state.present()?, batch_size)?;
         let given = (self.callbacks.len(), self.loggers.len());
-        let run_dir = self.prepare_run_dir(resumed.as_ref())?;
+        let run_dir = match world.is_root() {
+            true => self.prepare_run_dir(resumed.as_ref())?,
+            false => None,
+        };
         let run_dir = run_dir.as_ref().map(RunDir::path);
-        self.add_default_callbacks(&config);
+        self.add_default_callbacks(config);
 
         let start = Instant::now();
         let fitted = self.run(
-            &config, &ranks, &mut state, run_dir, resumed, data, &loaders, plan,
+            config, &ranks, &mut state, run_dir, resumed, data, &loaders, plan,
         );
-        let best = self.callbacks.iter().find_map(|c| c.best_checkpoint());
-        let best_checkpoint = best.map(Path::to_path_buf);
-        let last = self.callbacks.iter().find_map(|c| c.last_checkpoint());
-        let last_checkpoint = last.map(Path::to_path_buf);
-        let restored = self.callbacks.iter().find(|c| c.restores_best());
-        let restored = restored.and_then(|c| c.best_checkpoint());
-        let restored = restored.map(Path::to_path_buf);
+        let elapsed = start.elapsed();
+        let left = Left::by(&self.callbacks, run_dir);
         self.callbacks.truncate(given.0);
         self.loggers.truncate(given.1);
         let (stopped, metrics) = fitted?;
-        let model = match restored {
-            None => state.into_model()?,
-            Some(best) => checkpoint::load_model(best, state.into_model()?)?,
-        };
+        let mut left = world.processes.from_root(left)?;
+        if let Some(best) = left.restored.take() {
+            state.restore_parameters(&world.processes, |model| {
+                checkpoint::load_model(best, model)
+            })?;
+        }
         Ok(FitOutcome {
             stopped,
-            model,
-            best_checkpoint,
-            last_checkpoint,
+            model: state.into_model()?,
+            best_checkpoint: left.best,
+            last_checkpoint: left.last,
             metrics,
             progress: self.progress,
-            run_dir: run_dir.map(Path::to_path_buf),
-            elapsed: start.elapsed(),
+            run_dir: left.run_dir,
+            elapsed,
         })
     }
 
@@ -252,11 +269,21 @@ impl<M: TrainModule> Trainer<M> {
         loaders: &Loaders<M>,
         plan: fit::Plan,
     ) -> Result<(StopReason, Metrics)> {
-        let loggers = match config.fast_dev_run.batches() {
-            Some(_) => &mut [],
-            None => self.loggers.as_mut_slice(),
+        let fabric = ranks.first();
+        let is_root = fabric.group.is_root();
+        // The first rank alone looks, logs and saves.
+        let callbacks = if is_root {
+            self.callbacks.as_mut_slice()
+        } else {
+            &mut []
         };
-        let mut run = Run::new(config, ranks.first(), &mut self.callbacks, loggers);
+        let logs = is_root && config.fast_dev_run.batches().is_none();
+        let loggers = if logs {
+            self.loggers.as_mut_slice()
+        } else {
+            &mut []
+        };
+        let mut run = Run::new(config, fabric, callbacks, loggers);
         run.run_dir = run_dir;
         run.own = Own {
             hyper_parameters: self.hyper_parameters.clone(),
@@ -268,7 +295,13 @@ impl<M: TrainModule> Trainer<M> {
             run_dir,
         }) = resumed
         {
-            run.restore(&checkpoint, run_dir.is_some())?;
+            match is_root {
+                true => run.restore(&checkpoint, run_dir.is_some())?,
+                false => run.count_from(&checkpoint),
+            }
+        }
+        if !is_root {
+            state.drop_gradients();
         }
         let others = ranks.start(|fabric| {
             let replica = Replica {
@@ -322,7 +355,8 @@ impl<M: TrainModule> Trainer<M> {
         let batches = loader.num_batches(config.seed, 0)?;
         let limit = config.limit_predict_batches.resolve(batches, "predict")?;
         let batch_size = Some(loader.global_batch_size());
-        let ranks = self.ranks(&config, model, batch_size)?;
+        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
+        let ranks = self.ranks(&world, &config, model, batch_size)?;
         let others = ranks.start(|fabric| {
             let (config, loader) = (config.clone(), loader.clone());
             let model = replica(model, fabric.device())?;
@@ -340,7 +374,7 @@ impl<M: TrainModule> Trainer<M> {
     /// The device that the model is on.
     fn device(&self) -> Device<M::Backend> {
         match &self.placement {
-            Placement::Auto(device) => device.clone(),
+            Placement::Auto(device, _) => device.clone(),
             Placement::On(devices) => devices.first().cloned().unwrap_or_default(),
         }
     }
@@ -348,18 +382,19 @@ impl<M: TrainModule> Trainer<M> {
     /// The ranks for this model.
     fn ranks(
         &mut self,
+        world: &World,
         config: &TrainerConfig,
         model: &M,
         batch_size: Option<usize>,
     ) -> Result<Ranks<M::Backend>> {
         let devices = match &self.placement {
             Placement::On(devices) => devices.clone(),
-            Placement::Auto(device) => {
-                let replicas = ranks::useful_replicas(model, batch_size);
+            Placement::Auto(device, cores) => {
+                let replicas = ranks::useful_replicas(model, *cores, batch_size);
                 vec![device.clone(); replicas]
             }
         };
-        Ranks::new(config, &devices, &mut self.lanes, None)
+        Ranks::new(config, &devices, &mut self.lanes, world.link())
     }
 
     fn evaluate(
@@ -369,8 +404,21 @@ impl<M: TrainModule> Trainer<M> {
         stage: Stage,
     ) -> Result<Metrics> {
         let config = effective(&self.config)?;
+        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
+        let metrics = self.evaluate_in(&world, &config, model, data, stage);
+        world.told(metrics)
+    }
+
+    fn evaluate_in(
+        &mut self,
+        world: &World,
+        config: &TrainerConfig,
+        model: &M,
+        data: &mut impl DataModule<M>,
+        stage: Stage,
+    ) -> Result<Metrics> {
         let name = stage.prefix();
-        ask("prepare", || data.prepare())?;
+        world.once_per_node(|| ask("prepare", || data.prepare()))?;
         ask("setup", || data.setup(stage))?;
         let limit = match stage {
             Stage::Test => config.limit_test_batches,
@@ -388,7 +436,7 @@ impl<M: TrainModule> Trainer<M> {
             .check()
             .map_err(|e| e.context(format!("{name} loader")))?;
         let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
-        let ranks = self.ranks(&config, model, Some(loader.global_batch_size()))?;
+        let ranks = self.ranks(world, config, model, Some(loader.global_batch_size()))?;
         let others = ranks.start(|fabric| {
             let (config, loader) = (config.clone(), loader.clone());
             let model = replica(model, fabric.device())?;
@@ -397,13 +445,14 @@ impl<M: TrainModule> Trainer<M> {
                 evaluate::evaluate(&mut run, &model, None, stage, &loader, limit).map(drop)
             }))
         })?;
-        let metrics = self.with_progress(&config, &ranks, |run| {
+        let metrics = self.with_progress(config, &ranks, |run| {
             let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
             run.log_results()?;
             Ok(metrics)
         });
         let metrics = ended_with(metrics, others.wait())?;
-        if config.progress != ProgressMode::Off && !metrics.is_empty() {
+        let prints = config.progress != ProgressMode::Off && world.is_root();
+        if prints && !metrics.is_empty() {
             let rows: Vec<[String; 2]> = metrics
                 .iter()
                 .map(|(name, value)| [name.to_owned(), table::number(value)])
@@ -487,7 +536,10 @@ impl<M: TrainModule> Trainer<M> {
         self.add_progress(config);
         let passed = {
             let fabric = ranks.first();
-            let mut run = Run::new(config, fabric, &mut self.callbacks, &mut self.loggers);
+            let mut run = match fabric.group.is_root() {
+                true => Run::new(config, fabric, &mut self.callbacks, &mut self.loggers),
+                false => Run::new(config, fabric, &mut [], &mut []),
+            };
             run.progress = self.progress;
             panics::catch(ErrorKind::User, || pass(&mut run)).map_err(|e| run.first_error(e))
         };
@@ -511,6 +563,31 @@ impl<M: TrainModule> Replica<M> {
         let mut run = Run::new(&self.config, fabric, &mut [], &mut []);
         (run.progress, run.position) = self.counters;
         fit::fit(&mut run, &mut self.state, &self.loaders, self.plan).map(drop)
+    }
+}
+
+/// What the callbacks of a fit leave behind.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Left {
+    best: Option<PathBuf>,
+    last: Option<PathBuf>,
+    /// The checkpoint whose parameters the model is to have.
+    restored: Option<PathBuf>,
+    run_dir: Option<PathBuf>,
+}
+
+impl Left {
+    fn by<M: TrainModule>(callbacks: &[Box<dyn Callback<M>>], run_dir: Option<&Path>) -> Self {
+        let best = callbacks.iter().find_map(|c| c.best_checkpoint());
+        let last = callbacks.iter().find_map(|c| c.last_checkpoint());
+        let restores = callbacks.iter().find(|c| c.restores_best());
+        let restored = restores.and_then(|c| c.best_checkpoint());
+        Self {
+            best: best.map(Path::to_path_buf),
+            last: last.map(Path::to_path_buf),
+            restored: restored.map(Path::to_path_buf),
+            run_dir: run_dir.map(Path::to_path_buf),
+        }
     }
 }
 
@@ -549,11 +626,12 @@ fn effective(config: &TrainerConfig) -> Result<TrainerConfig> {
 
 /// The loaders of a fit, checked. A stage limited to 0 batches is never asked for its loader.
 fn fit_loaders<M: TrainModule, D: DataModule<M>>(
+    world: &World,
     config: &TrainerConfig,
     data: &mut D,
     resumed: Option<&Resumed>,
 ) -> Result<Loaders<M>> {
-    ask("prepare", || data.prepare())?;
+    world.once_per_node(|| ask("prepare", || data.prepare()))?;
     ask("setup", || data.setup(Stage::Train))?;
     if let Some(resumed) = resumed {
         let state = &resumed.checkpoint.state().data;

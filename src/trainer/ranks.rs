@@ -9,7 +9,6 @@ use crate::panics;
 use burn::module::{AutodiffModule, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use firebox_backend::host;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -137,11 +136,12 @@ impl Started {
     }
 }
 
-/// How many replicas of a model make sense on this processor: one on each core, as long as each has
+/// How many replicas of a model make sense on so many cores: one on each, as long as each has
 /// enough to do between two meetings. One, if the layers of the model would not give with several
 /// what they give with one.
 pub(super) fn useful_replicas<B: AutodiffBackend, M: AutodiffModule<B>>(
     model: &M,
+    cores: usize,
     batch_size: Option<usize>,
 ) -> usize {
     let mut look = Look::default();
@@ -152,7 +152,7 @@ pub(super) fn useful_replicas<B: AutodiffBackend, M: AutodiffModule<B>>(
     let samples = batch_size.unwrap_or(1);
     let by_samples = samples / MIN_SAMPLES;
     let by_work = look.parameters.saturating_mul(samples) / MIN_WORK;
-    host::physical_cores().min(by_samples).min(by_work).max(1)
+    cores.min(by_samples).min(by_work).max(1)
 }
 
 /// Fewer samples than these make a replica's kernels slow.

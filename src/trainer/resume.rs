@@ -3,6 +3,7 @@
 use super::run_dir;
 use crate::checkpoint::{self, Checkpoint, Found};
 use crate::config::{ProgressMode, Resume, TrainerConfig};
+use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
 use crate::slurm;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,35 @@ pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resu
         }
     }
     Ok(resumed)
+}
+
+/// What the first process finds, for all of them.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn find_for_all(
+    processes: &Group,
+    config: &TrainerConfig,
+    dirs: &[&Path],
+) -> Result<Option<Resumed>> {
+    let found = match processes.is_root() {
+        true => find(config, dirs)?,
+        false => None,
+    };
+    if processes.is_alone() {
+        return Ok(found);
+    }
+    let bytes = found
+        .as_ref()
+        .map_or(Ok(Vec::new()), |f| f.checkpoint.to_bytes())?;
+    let all = processes.all_gather_bytes(bytes)?;
+    match (found, all.first().filter(|bytes| !bytes.is_empty())) {
+        (None, Some(bytes)) => Ok(Some(Resumed {
+            checkpoint: Checkpoint::from_bytes(bytes)?,
+            run_dir: None,
+        })),
+        (found, _) => Ok(found),
+    }
 }
 
 impl Resumed {

@@ -390,6 +390,16 @@ fn help_shows_every_setting_once() {
               The kind of hardware: `auto`, `cpu`, `gpu`, or the name of an accelerator such as `cuda` [env: FIREBOX_ACCELERATOR] [default: auto]
           --devices <DEVICES>
               Which devices: `auto`, `all`, how many (`2`), or which (`0,2`; one alone is `0,`) [env: FIREBOX_DEVICES] [default: auto]
+          --num-nodes <N>
+              How many nodes the run is to have; that of the launcher (`mpirun`, `srun`) is checked against it [env: FIREBOX_NUM_NODES]
+          --strategy <STRATEGY>
+              How several devices train one model: `auto`, `ddp`, `zero1`, or `fedavg:N` [env: FIREBOX_STRATEGY] [default: auto]
+          --sync-batchnorm[=<BOOL>]
+              Take the statistics of `firebox::nn::SyncBatchNorm` over all devices [env: FIREBOX_SYNC_BATCHNORM] [default: true]
+          --check-replicas-every-n-steps <N>
+              Compare the parameters of all devices every n optimizer steps, and stop if they differ [env: FIREBOX_CHECK_REPLICAS_EVERY_N_STEPS]
+          --collective-timeout <TIME>
+              How long a device waits for the others before the run fails [env: FIREBOX_COLLECTIVE_TIMEOUT] [default: 30m]
           --precision <PRECISION>
               The number format: `auto`, `32-true`, `64-true`, `16-mixed`, `bf16-mixed`, `16-true` or `bf16-true` [env: FIREBOX_PRECISION] [default: 32-true]
           --seed <N>
