@@ -205,17 +205,19 @@ impl Header {
     }
 }
 
+fn unlike() -> Error {
+    Error::new(
+        ErrorKind::Aborted,
+        "a process sent something else than was expected; all must run the same program",
+    )
+}
+
 /// Reads what another process has sent.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn take(&mut self, len: usize) -> Result<&[u8]> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Aborted,
-                "a process sent less than was expected; all must run the same program",
-            )
-        })?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(unlike)?;
         self.0 = rest;
         Ok(taken)
     }
@@ -234,6 +236,7 @@ impl Reader<'_> {
             Values::F32(_) => 4,
             Values::F64(_) => 8,
         };
-        Ok(format.read(self.take(len * size)?))
+        let bytes = self.take(len * size)?;
+        format.read(bytes).ok_or_else(unlike)
     }
 }

@@ -77,11 +77,15 @@ impl Values {
     }
 
     /// The numbers that [`as_bytes`](Self::as_bytes) gave, in the format of `self`.
-    pub(super) fn read(&self, bytes: &[u8]) -> Self {
-        match self {
+    pub(crate) fn read(&self, bytes: &[u8]) -> Option<Self> {
+        let size = match self {
+            Self::F32(_) => 4,
+            Self::F64(_) => 8,
+        };
+        bytes.len().is_multiple_of(size).then(|| match self {
             Self::F32(_) => Self::F32(bytemuck::pod_collect_to_vec(bytes)),
             Self::F64(_) => Self::F64(bytemuck::pod_collect_to_vec(bytes)),
-        }
+        })
     }
 }
 

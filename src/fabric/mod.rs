@@ -2,10 +2,12 @@
 //! by hand.
 
 mod average;
+mod collectives;
 mod lane;
 mod state;
 
 pub(crate) use average::replica;
+pub use collectives::Reduce;
 pub(crate) use lane::Lane;
 pub use state::TrainState;
 pub(crate) use state::{GroupWeight, configured};
@@ -22,6 +24,7 @@ use crate::optim::{
 use crate::panics;
 use crate::parameters::parameters;
 use burn::tensor::backend::AutodiffBackend;
+use std::time::Duration;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
 ///
@@ -49,6 +52,9 @@ use burn::tensor::backend::AutodiffBackend;
 #[derive(Debug, Clone)]
 pub struct Fabric<B: AutodiffBackend> {
     device: B::Device,
+    /// All that [`launch`](Self::launch) runs on.
+    devices: Vec<B::Device>,
+    timeout: Duration,
     seed: u64,
     rules: UpdateRules,
     sync_batchnorm: bool,
@@ -83,20 +89,15 @@ impl Part {
 impl<B: AutodiffBackend> Fabric<B> {
     /// Training on this device, with seed 42, no clipping.
     pub fn new(device: B::Device) -> Self {
-        Self {
-            device,
-            seed: TrainerConfig::default().seed,
-            rules: UpdateRules::default(),
-            sync_batchnorm: true,
-            group: Group::default(),
-            lane: Lane::default(),
-        }
+        Self::from_config(&TrainerConfig::default(), device)
     }
 
     /// Training on this device as the config says: its seed, clipping and anomaly detection.
     pub fn from_config(config: &TrainerConfig, device: B::Device) -> Self {
         Self {
+            devices: vec![device.clone()],
             device,
+            timeout: config.collective_timeout.as_duration(),
             seed: config.seed,
             rules: UpdateRules {
                 clip: config.gradient_clip,
@@ -144,7 +145,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         self.setup_with(model, optimizers)
     }
 
-    /// A model made ready for training with these optimizers.
+    /// A model made ready for training with these optimizers. Among several ranks, all get the
+    /// first rank's parameters.
     ///
     /// # Errors
     /// A parameter group that does not fit the model, or a wrong learning rate or schedule.
@@ -160,6 +162,10 @@ impl<B: AutodiffBackend> Fabric<B> {
                 short_type_name::<M>()
             )));
         }
+        let model = match self.group.is_alone() {
+            true => model,
+            false => average::shared(model, &self.group)?,
+        };
         let optimizers = OptimizerSet::new(&model, optimizers)?;
         Ok(TrainState {
             model: Some(model),

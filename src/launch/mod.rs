@@ -112,7 +112,7 @@ impl<B: AutodiffBackend> Launch<B> {
     }
     /// The operations of a training step, for a loop written by hand.
     pub fn fabric(&self) -> Fabric<B> {
-        Fabric::from_config(&self.config, self.first.clone())
+        Fabric::from_config(&self.config, self.first.clone()).with_devices(self.devices.clone())
     }
 }
 
