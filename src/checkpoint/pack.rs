@@ -25,7 +25,8 @@ pub(crate) struct Packed {
 /// Reads everything from the device. What training changes afterwards is not changed here.
 pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState) -> Result<Packed> {
     let gradients = state.read_gradients()?;
-    let model = state.present()?;
+    let model = state.present()?.clone();
+    let model = &model;
     run.model = panics::catch(ErrorKind::User, || Ok(model.save_state()))
         .map_err(|e| e.context("save_state of the model"))?;
     run.optimizers = state.optimizers.save_state();

@@ -82,6 +82,14 @@ pub trait DataModule<M: TrainModule> {
         Ok(None)
     }
 
+    /// Whether each process has samples of its own, which no other has: data that may not leave its
+    /// owner, or a part of it that was put on each node. Its devices then share its batches among
+    /// themselves, `batch_size` is that of a process, and epochs are as long as the longest; those
+    /// that are through before wait for the others.
+    fn is_per_process(&self) -> bool {
+        false
+    }
+
     /// What a checkpoint keeps of this data module. The position in the data is kept in any case.
     fn save_state(&self) -> serde_json::Value {
         serde_json::Value::Null

@@ -113,11 +113,18 @@ impl Group {
         self.rank() == 0
     }
 
-    /// The part of every batch that this rank takes.
-    pub(crate) fn shard(&self) -> Shard {
-        Shard {
-            index: self.rank(),
-            count: self.size(),
+    /// The part of every batch that this rank takes: of a batch of all processes, or of one that is
+    /// its own process's.
+    pub(crate) fn shard(&self, is_per_process: bool) -> Shard {
+        match is_per_process {
+            false => Shard {
+                index: self.rank(),
+                count: self.size(),
+            },
+            true => Shard {
+                index: self.local(),
+                count: self.locals(),
+            },
         }
     }
 

@@ -56,7 +56,7 @@ impl Values {
     }
 
     /// Multiplies all numbers and returns the sum of their squares.
-    pub(super) fn scale(&mut self, factor: f64) -> f64 {
+    pub(crate) fn scale(&mut self, factor: f64) -> f64 {
         match self {
             Self::F32(values) => {
                 scale(values, factor as f32);

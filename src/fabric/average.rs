@@ -173,9 +173,20 @@ fn differ() -> Error {
 
 /// Every float parameter's numbers, in the order in which the model is visited.
 pub(super) fn parameters<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> {
+    let mut read = ReadParameters::default();
+    model.visit(&mut read);
+    match read.error {
+        Some(error) => Err(error),
+        None => Ok(read.pieces),
+    }
+}
+
+/// The numbers of what is a float parameter of the model but is not trained, such as running
+/// statistics; in the order in which the model is visited.
+pub(super) fn statistics<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> {
     let mut read = ReadParameters {
-        pieces: Pieces::new(),
-        error: None,
+        only_untrained: true,
+        ..ReadParameters::default()
     };
     model.visit(&mut read);
     match read.error {
@@ -191,14 +202,20 @@ pub(super) fn hashes<B: Backend, M: Module<B>>(model: &M) -> Result<Vec<u64>> {
     Ok(pieces.iter().flatten().map(hash).collect())
 }
 
+#[derive(Default)]
 struct ReadParameters {
+    only_untrained: bool,
     pieces: Pieces,
     error: Option<Error>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for ReadParameters {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        match values(param.val()) {
+        let parameter = param.val();
+        if self.only_untrained && parameter.is_require_grad() {
+            return self.pieces.push(None);
+        }
+        match values(parameter) {
             Ok(values) => self.pieces.push(Some(values)),
             Err(error) => self.error = Some(error),
         }

@@ -4,15 +4,18 @@
 mod average;
 mod collectives;
 mod lane;
+mod look;
 mod state;
+mod strategy;
 
 pub(crate) use average::replica;
 pub use collectives::Reduce;
 pub(crate) use lane::Lane;
+pub(crate) use look::Look;
 pub use state::TrainState;
 pub(crate) use state::{GroupWeight, configured};
 
-use crate::config::{GradientClip, TrainerConfig};
+use crate::config::{GradientClip, Strategy, TrainerConfig};
 use crate::data::{Batch, EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
@@ -58,6 +61,7 @@ pub struct Fabric<B: AutodiffBackend> {
     seed: u64,
     rules: UpdateRules,
     sync_batchnorm: bool,
+    strategy: Strategy,
     pub(crate) group: Group,
     pub(crate) lane: Lane,
 }
@@ -76,7 +80,7 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn of<O>(batch: &Batch<O>, among: usize, group: &Group) -> Self {
         let is_whole = batch.samples == batch.global_samples;
-        let first = group.shard().part(batch.global_samples).start;
+        let first = group.shard(false).part(batch.global_samples).start;
         Self {
             batch: batch.index,
             samples: batch.samples,
@@ -104,6 +108,7 @@ impl<B: AutodiffBackend> Fabric<B> {
                 detect_anomaly: config.detect_anomaly,
             },
             sync_batchnorm: config.sync_batchnorm,
+            strategy: config.strategy,
             group: Group::default(),
             lane: Lane::default(),
         }
@@ -173,6 +178,8 @@ impl<B: AutodiffBackend> Fabric<B> {
             gradients: None,
             first_weight: None,
             weight: 0.0,
+            since_average: Default::default(),
+            own: None,
         })
     }
 
@@ -188,7 +195,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             EpochSpec::new(self.device.clone())
                 .seed(self.seed)
                 .epoch(epoch)
-                .shard(self.group.shard()),
+                .shard(self.group.shard(false)),
         )
     }
 
@@ -278,7 +285,27 @@ impl<B: AutodiffBackend> Fabric<B> {
         state: &mut TrainState<M>,
     ) -> Result<StepOutcome> {
         let rates = state.optimizers.rates();
+        if let Some(every) = self.local_steps() {
+            let rates = self.group.from_root(rates)?;
+            let (gradients, weight) = self.take_gradients(state)?;
+            let gradients = match gradients {
+                Some(gradients) => Some(gradients.scale(state.present()?, 1.0 / weight)),
+                None => None,
+            };
+            let outcome = self.update(state, gradients, &rates)?;
+            return self.after_local_step(state, outcome, weight, every);
+        }
         let (gradients, rates) = self.averaged(state, rates)?;
+        self.update(state, gradients, &rates)
+    }
+
+    /// Checks and clips averaged gradients, and steps the optimizers.
+    fn update<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        gradients: Option<Gradients>,
+        rates: &[f64],
+    ) -> Result<StepOutcome> {
         let Some(gradients) = gradients else {
             return Ok(StepOutcome::Empty);
         };
@@ -288,13 +315,9 @@ impl<B: AutodiffBackend> Fabric<B> {
             Checked::NotFinite => return Ok(StepOutcome::Skipped),
         };
         let grad_norm = update.grad_norm;
-        // A copy keeps the old parameters alive, so Burn cannot update them in place: there is one
-        // only where an optimizer may refuse the model.
-        let copy = state.optimizers.is_first(&update).then(|| model.clone());
-        if let Some(model) = state.model.take() {
-            let stepped = state.optimizers.apply(model, update, &rates);
-            state.model = copy;
-            state.model = Some(stepped?);
+        match self.is_sharded() {
+            true => self.step_own(state, update, rates)?,
+            false => state.step(update, rates)?,
         }
         Ok(StepOutcome::Stepped { grad_norm })
     }
@@ -337,11 +360,20 @@ impl<B: AutodiffBackend> Fabric<B> {
         }
     }
 
-    /// Leaves the gradients of an unfinished step, of all ranks, with the first rank.
-    pub(crate) fn collect_gradients<M: TrainModule<Backend = B>>(
+    /// Leaves with the first rank what all of them have of an unfinished step (`in_group`), and of
+    /// the optimizers' state.
+    pub(crate) fn collect<M: TrainModule<Backend = B>>(
         &self,
         state: &mut TrainState<M>,
+        in_group: bool,
     ) -> Result<()> {
+        self.settle(state)?;
+        if self.is_sharded() {
+            self.collect_optimizers(state)?;
+        }
+        if !in_group {
+            return Ok(());
+        }
         let (gradients, weight) = self.take_gradients(state)?;
         let sum = average::sum(state.present()?, gradients, &self.group)?;
         let weights = self.group.all_gather(weight)?;
@@ -374,9 +406,8 @@ impl<B: AutodiffBackend> Fabric<B> {
             return Err(Error::new(
                 ErrorKind::Backend,
                 format!(
-                    "ranks 0 and {rank} have different values of `{path}`; all ranks must compute \
-                     the same update (layers that keep statistics, such as Burn's BatchNorm, do \
-                     not: use `firebox::nn::SyncBatchNorm`)"
+                    "ranks 0 and {rank} have different values of `{path}`, which only an error of \
+                     the hardware or its driver can bring about"
                 ),
             ));
         }

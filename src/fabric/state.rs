@@ -1,11 +1,12 @@
 //! A model in training.
 
 use super::average;
-use crate::distributed::Group;
+use super::strategy::{Own, SinceAverage};
+use crate::distributed::{Group, Pieces};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exact::Exact;
 use crate::module::TrainModule;
-use crate::optim::{Gradients, OptimizerSet, Optimizers};
+use crate::optim::{Gradients, OptimizerSet, Optimizers, Update};
 use crate::panics;
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
@@ -38,6 +39,9 @@ pub struct TrainState<M: TrainModule> {
     pub(super) first_weight: Option<f64>,
     /// Sum of relative weights.
     pub(super) weight: f64,
+    pub(super) since_average: SinceAverage,
+    /// The parameters that this rank steps, if not all.
+    pub(super) own: Option<Own>,
 }
 
 impl<M: TrainModule> TrainState<M> {
@@ -80,7 +84,33 @@ impl<M: TrainModule> TrainState<M> {
             gradients: None,
             first_weight: None,
             weight: 0.0,
+            since_average: SinceAverage::default(),
+            own: None,
         })
+    }
+
+    /// Steps the optimizers.
+    pub(super) fn step(&mut self, update: Update, rates: &[f64]) -> Result<()> {
+        // A copy keeps the old parameters alive, so Burn cannot update them in place: there is one
+        // only where an optimizer may refuse the model.
+        let copy = self
+            .optimizers
+            .is_first(&update)
+            .then(|| self.model.clone());
+        if let Some(model) = self.model.take() {
+            let stepped = self.optimizers.apply(model, update, rates);
+            self.model = copy.flatten();
+            self.model = Some(stepped?);
+        }
+        Ok(())
+    }
+
+    /// Takes these parameters, in the order in which the model is visited.
+    pub(super) fn set_parameters(&mut self, pieces: Pieces) -> Result<()> {
+        if let Some(model) = self.model.take() {
+            self.model = Some(average::with_parameters(model, pieces)?);
+        }
+        Ok(())
     }
 
     /// Takes the first rank's parameters.

@@ -140,7 +140,7 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
     let spec = EpochSpec::new(device.clone())
         .seed(run.config.seed)
         .limit(limit)
-        .shard(fabric.group.shard())
+        .shard(fabric.group.shard(run.is_per_process))
         .by_batch(stage == Stage::Predict);
     for batch in loader.iter(spec)? {
         // Processes are to end together; they agree on a signal after the pass.

@@ -53,6 +53,7 @@ impl fmt::Display for StopReason {
 
 /// What `fit` trains and validates on. A stage limited to nothing has no loader.
 pub(crate) struct Loaders<M: TrainModule> {
+    pub(crate) is_per_process: bool,
     pub(crate) train: Option<TrainLoader<M>>,
     pub(crate) val: Option<EvalLoader<M>>,
 }
@@ -101,6 +102,14 @@ pub(crate) fn fit<M: TrainModule>(
     plan: Plan,
 ) -> Result<StopReason> {
     run.validates = loaders.val.is_some();
+    run.is_per_process = loaders.is_per_process;
+    let kept = run.fabric.divide(state)?;
+    if run.prints() && !run.is_alone() {
+        run.fabric.warn_of_layers(state)?;
+    }
+    if let Some((own, all)) = kept.filter(|_| run.prints()) {
+        eprintln!("zero1: each device keeps the optimizer state of {own} of {all} parameters");
+    }
     run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
     run.serve(state)?;
     let stopped = match &loaders.train {
@@ -121,6 +130,8 @@ pub(crate) fn fit<M: TrainModule>(
             }
         }
     };
+    let fabric = run.fabric;
+    fabric.lane.run(|| fabric.settle(state))?;
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_fit_end(cx))?;
     run.serve(state)?;
@@ -168,7 +179,8 @@ fn train_epoch<M: TrainModule>(
     let epoch = run.progress.epoch;
     let (first, steps_before) = (run.progress.batch, run.progress.global_step);
     // A checkpoint of a loop written by hand does not say.
-    let samples = Some(run.position.epoch_samples as usize).filter(|samples| *samples > 0);
+    let samples = Some(run.position.epoch_samples as usize);
+    let samples = samples.filter(|samples| *samples > 0 && !run.is_per_process);
     let known = train.num_batches(run.config.seed, epoch)?;
     let total = run.config.limit_train_batches.resolve(known, "train")?;
     let spec = EpochSpec::new(run.fabric.device().clone())
@@ -177,7 +189,7 @@ fn train_epoch<M: TrainModule>(
         .start_batch(first as usize)
         .start_sample(samples)
         .limit(total)
-        .shard(run.fabric.group.shard());
+        .shard(run.fabric.group.shard(run.is_per_process));
     run.batch = BatchInfo {
         index: first as usize,
         total,
@@ -400,7 +412,10 @@ fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<
             run.progress.global_step += 1;
             let every = run.config.check_replicas_every_n_steps;
             if every.is_some_and(|n| run.progress.global_step.is_multiple_of(n.max(1))) {
-                let checked = run.fabric.check_replicas(state);
+                let fabric = run.fabric;
+                let checked = fabric
+                    .settle(state)
+                    .and_then(|()| fabric.check_replicas(state));
                 checked.map_err(run.at().of("comparing replicas"))?;
             }
         }
@@ -475,6 +490,8 @@ fn validate<M: TrainModule>(
     val: &EvalLoader<M>,
     plan: &Plan,
 ) -> Result<()> {
+    let fabric = run.fabric;
+    fabric.lane.run(|| fabric.settle(state))?;
     let (model, optimizers, batch) = (state.model(), Some(&state.optimizers), run.batch);
     let place = run.at().of("validation");
     evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;
@@ -526,6 +543,7 @@ fn time_is_up<M: TrainModule>(run: &Run<'_, M>, plan: &Plan) -> bool {
 impl<M: TrainModule> Clone for Loaders<M> {
     fn clone(&self) -> Self {
         Self {
+            is_per_process: self.is_per_process,
             train: self.train.clone(),
             val: self.val.clone(),
         }
@@ -541,6 +559,7 @@ impl<M: TrainModule> Loaders<M> {
         Self {
             train: self.train.map(|train| train.without_shuffle()),
             val: self.val.map(|val| val.without_shuffle()),
+            is_per_process: self.is_per_process,
         }
     }
 }

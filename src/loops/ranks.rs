@@ -65,10 +65,8 @@ impl<M: TrainModule> Run<'_, M> {
             true => self.book.load(merged),
             false => self.book.clear(),
         }
-        if self.position.in_group > 0 {
-            fabric.lane.run(|| fabric.collect_gradients(state))?;
-        }
-        Ok(())
+        let in_group = self.position.in_group > 0;
+        fabric.lane.run(|| fabric.collect(state, in_group))
     }
 
     /// Goes back to before the first batch of an unfinished step: what other ranks have of it is

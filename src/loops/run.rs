@@ -3,7 +3,7 @@
 use super::saving::Own;
 use crate::callback::{BatchInfo, Callback, Requests, RunContext, RunView};
 use crate::checkpoint::{Position, Writer};
-use crate::config::TrainerConfig;
+use crate::config::{ProgressMode, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Fabric, TrainState};
 use crate::logger::{Logger, Row};
@@ -39,6 +39,8 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) outcome: Option<StepOutcome>,
     pub(crate) logs_now: bool,
     pub(crate) validates: bool,
+    /// Whether each process has samples of its own.
+    pub(crate) is_per_process: bool,
     pub(crate) requests: Requests,
     /// What the user adds to checkpoints.
     pub(crate) own: Own<'t>,
@@ -76,6 +78,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             outcome: None,
             logs_now: false,
             validates: false,
+            is_per_process: false,
             requests: Requests::default(),
             own: Own::default(),
             saved: BTreeMap::new(),
@@ -200,6 +203,11 @@ impl<'t, M: TrainModule> Run<'t, M> {
     pub(crate) fn elapsed(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.position.elapsed).unwrap_or_default();
         before.saturating_add(self.started.elapsed())
+    }
+
+    /// Whether this rank may print.
+    pub(super) fn prints(&self) -> bool {
+        self.fabric.group.is_root() && self.config.progress != ProgressMode::Off
     }
 
     /// Takes the values of what has just ended.

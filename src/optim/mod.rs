@@ -6,12 +6,13 @@ mod group;
 mod manual;
 pub mod schedule;
 mod set;
+mod shards;
 mod state;
 
 pub(crate) use erased::SavedState;
 pub(crate) use gradients::Gradients;
 pub use group::ParamGroup;
 pub use manual::ManualStep;
-pub(crate) use set::{Checked, OptimizerSet, UpdateRules};
+pub(crate) use set::{Checked, OptimizerSet, Update, UpdateRules};
 pub use set::{Optimizers, StepOutcome};
 pub(crate) use state::SetState;

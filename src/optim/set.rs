@@ -1,6 +1,6 @@
 //! The optimizers of a model: as users describe them, and as a run holds them.
 
-use super::erased::ErasedOptimizer;
+use super::erased::{ErasedOptimizer, SavedState};
 use super::gradients::{self, Gradients};
 use super::group::{ParamGroup, matches};
 use super::schedule::{Schedule, ScheduleInterval};
@@ -121,7 +121,7 @@ pub(crate) enum Checked {
 
 /// Checked and clipped gradients, by group.
 pub(crate) struct Update {
-    groups: Vec<(usize, GradientsParams)>,
+    pub(super) groups: Vec<(usize, GradientsParams)>,
     pub(crate) grad_norm: f64,
 }
 
@@ -132,11 +132,15 @@ pub(crate) struct OptimizerSet<M: TrainModule> {
     group_of: Option<HashMap<ParamId, usize>>,
     pub(super) schedule: Option<Scheduler>,
     pub(crate) manual: bool,
+    /// What the optimizers of all ranks keep, for the next checkpoint.
+    pub(super) gathered: Option<Vec<SavedState>>,
 }
 
 pub(super) struct Group<M: TrainModule> {
     pub(super) name: String,
     pub(super) optimizer: Box<dyn ErasedOptimizer<M>>,
+    /// The optimizer before its first step.
+    pub(super) fresh: Box<dyn ErasedOptimizer<M>>,
     base_lr: f64,
     pub(super) schedule: Option<Scheduler>,
     /// Optimizer steps this group has taken.
@@ -205,6 +209,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             renumbered.insert(index, groups.len());
             groups.push(Group {
                 name: group.name,
+                fresh: optimizer.boxed_clone(),
                 optimizer,
                 base_lr,
                 schedule: group.schedule.map(Scheduler::new).transpose()?,
@@ -236,6 +241,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: (!whole).then_some(group_of),
             schedule: schedule.map(Scheduler::new).transpose()?,
             manual,
+            gathered: None,
         };
         let rates = set.rates();
         set.groups
@@ -360,6 +366,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             }
             Ok(Group {
                 name: group.name.clone(),
+                fresh: group.fresh.boxed_clone(),
                 optimizer,
                 base_lr: group.base_lr,
                 schedule: None,
@@ -372,6 +379,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: self.group_of.clone(),
             schedule: None,
             manual: self.manual,
+            gathered: None,
         })
     }
 

@@ -73,7 +73,10 @@ impl<M: TrainModule> OptimizerSet<M> {
 
     /// What each group's optimizer keeps, in the order of [`SetState::names`]. Parameters go by
     /// their paths: Burn's ids are others in every process.
-    pub(crate) fn save_optimizers(&self, model: &M) -> Vec<SavedState> {
+    pub(crate) fn save_optimizers(&mut self, model: &M) -> Vec<SavedState> {
+        if let Some(gathered) = self.gathered.take() {
+            return gathered;
+        }
         let paths = parameters(model).into_iter();
         let paths = paths.map(|p| (p.id.serialize(), format!("{PARAMETER}{}", p.path)));
         let paths: Arc<HashMap<String, String>> = Arc::new(paths.collect());
@@ -160,7 +163,7 @@ fn check_count(count: u64) -> Result<()> {
 pub(super) const MAX_COUNT: u64 = 10_000_000_000;
 
 /// What a parameter's path begins with where it is a key, so that no field's name is taken for one.
-const PARAMETER: &str = "param:";
+pub(super) const PARAMETER: &str = "param:";
 
 /// Renames the keys that are in `names`, at any depth, and sorts what has such keys.
 fn rename_keys(value: &mut Value, names: &HashMap<String, String>) {

@@ -6,7 +6,7 @@ mod run_dir;
 
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::checkpoint::{self, Position};
-use crate::config::{Limit, ProgressMode, SanitySteps, TrainerConfig, ValCheckInterval};
+use crate::config::{Limit, ProgressMode, SanitySteps, Strategy, TrainerConfig, ValCheckInterval};
 use crate::data::{DataModule, Loader};
 use crate::distributed::World;
 use crate::error::{Error, ErrorKind, Result};
@@ -214,6 +214,13 @@ impl<M: TrainModule> Trainer<M> {
             return Err(Error::config(format!(
                 "`accumulate_grad_batches` is {}, but `{}` steps its optimizers by hand; use 1",
                 config.accumulate_grad_batches,
+                short_type_name::<M>()
+            )));
+        }
+        if state.optimizers.manual && !matches!(config.strategy, Strategy::Auto | Strategy::Ddp) {
+            return Err(Error::config(format!(
+                "`strategy` is {}, but `{}` steps its optimizers by hand; use ddp",
+                config.strategy,
                 short_type_name::<M>()
             )));
         }
@@ -437,15 +444,18 @@ impl<M: TrainModule> Trainer<M> {
             .map_err(|e| e.context(format!("{name} loader")))?;
         let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
         let ranks = self.ranks(world, config, model, Some(loader.global_batch_size()))?;
+        let is_per_process = data.is_per_process();
         let others = ranks.start(|fabric| {
             let (config, loader) = (config.clone(), loader.clone());
             let model = replica(model, fabric.device())?;
             Ok(Box::new(move |fabric| {
                 let mut run = Run::new(&config, fabric, &mut [], &mut []);
+                run.is_per_process = is_per_process;
                 evaluate::evaluate(&mut run, &model, None, stage, &loader, limit).map(drop)
             }))
         })?;
         let metrics = self.with_progress(config, &ranks, |run| {
+            run.is_per_process = is_per_process;
             let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
             run.log_results()?;
             Ok(metrics)
@@ -653,7 +663,13 @@ fn fit_loaders<M: TrainModule, D: DataModule<M>>(
     if let Some(val) = &val {
         val.check().map_err(|e| e.context("val loader"))?;
     }
-    Ok(Loaders { train, val }.for_overfitting(config.overfit_batches))
+    let is_per_process = data.is_per_process();
+    let loaders = Loaders {
+        is_per_process,
+        train,
+        val,
+    };
+    Ok(loaders.for_overfitting(config.overfit_batches))
 }
 
 /// Calls a method of a data module.

@@ -4,11 +4,10 @@ use crate::accelerators::on_host;
 use crate::config::TrainerConfig;
 use crate::distributed::{Group, Link};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{Fabric, Lane};
+use crate::fabric::{Fabric, Lane, Look};
 use crate::panics;
-use burn::module::{AutodiffModule, ModuleVisitor, Param};
-use burn::tensor::Tensor;
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::module::AutodiffModule;
+use burn::tensor::backend::AutodiffBackend;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -144,9 +143,8 @@ pub(super) fn useful_replicas<B: AutodiffBackend, M: AutodiffModule<B>>(
     cores: usize,
     batch_size: Option<usize>,
 ) -> usize {
-    let mut look = Look::default();
-    model.visit(&mut look);
-    if look.has_layers_of_one_device {
+    let look = Look::at(model);
+    if !look.layers_of_one_device.is_empty() {
         return 1;
     }
     let samples = batch_size.unwrap_or(1);
@@ -160,25 +158,3 @@ const MIN_SAMPLES: usize = 16;
 
 /// Parameters times samples that a replica has to have for a step to be longer than a meeting.
 const MIN_WORK: usize = 500_000;
-
-#[derive(Default)]
-struct Look {
-    parameters: usize,
-    has_layers_of_one_device: bool,
-}
-
-impl<B: Backend> ModuleVisitor<B> for Look {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.parameters += param.val().shape().num_elements();
-    }
-
-    fn enter_module(&mut self, name: &str, container: &str) {
-        // Burn's own draw from a generator that all replicas share, and take statistics over the
-        // part of a batch that a replica has.
-        let layers = [
-            ("Struct:Dropout", "prob"),
-            ("Struct:BatchNorm", "running_mean"),
-        ];
-        self.has_layers_of_one_device |= layers.contains(&(container, name));
-    }
-}

@@ -3,10 +3,12 @@
 mod equality;
 mod evaluation;
 mod failures;
+mod layers;
+mod strategies;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -71,6 +73,22 @@ pub fn rows<B: Backend>(n: usize) -> (Loader<B, Rows<B>>, Seen) {
     (Loader::new(data, RowBatcher(seen.clone())), seen)
 }
 
+/// A layer with known weights: other tests draw from the same generator at the same time.
+pub fn linear<B: Backend>(inputs: usize, outputs: usize, device: &B::Device) -> Linear<B> {
+    let known = |n: usize| (0..n).map(|i| f64::sin(i as f64 * 1.7 + outputs as f64) as f32 / 2.0);
+    let layer = LinearConfig::new(inputs, outputs).init(device);
+    let weight = TensorData::new(
+        known(inputs * outputs).collect::<Vec<_>>(),
+        [inputs, outputs],
+    );
+    let bias = TensorData::new(known(outputs).collect::<Vec<_>>(), [outputs]);
+    Linear {
+        weight: Param::from_tensor(Tensor::from_data(weight, device)),
+        bias: Some(Param::from_tensor(Tensor::from_data(bias, device))),
+        ..layer
+    }
+}
+
 /// A small network with known initial weights.
 #[derive(Module, Debug)]
 pub struct Net<B: Backend> {
@@ -80,13 +98,10 @@ pub struct Net<B: Backend> {
 
 impl<B: Backend> Net<B> {
     pub fn new(device: &B::Device) -> Self {
-        B::seed(device, 7);
-        let net = Self {
-            first: LinearConfig::new(FEATURES, 8).init(device),
-            second: LinearConfig::new(8, 1).init(device),
-        };
-        net.num_params();
-        net
+        Self {
+            first: linear(FEATURES, 8, device),
+            second: linear(8, 1, device),
+        }
     }
 
     pub fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
