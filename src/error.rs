@@ -109,6 +109,12 @@ impl Error {
         self
     }
 
+    /// The same without where it was noticed: what another rank reports has its own place.
+    pub(crate) fn without_context(mut self) -> Self {
+        self.0.context.clear();
+        self
+    }
+
     /// Adds what failed afterwards, while this error was being dealt with.
     pub(crate) fn followed_by(mut self, later: impl IntoIterator<Item = Error>) -> Self {
         self.0.later.extend(later);

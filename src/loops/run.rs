@@ -135,7 +135,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             return error;
         }
         let error = match error.kind() {
-            ErrorKind::Aborted => error,
+            ErrorKind::Aborted => error.without_context(),
             _ => error.context(format!("rank {}", group.rank())),
         };
         group.fail(Error::new(ErrorKind::Aborted, error.to_string()));

@@ -7,6 +7,7 @@ mod layers;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod strategies;
+mod trials;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
