@@ -131,10 +131,12 @@ impl Recipe for Args {
 
         let points = fit.model.generate(512, cx.device());
         let radius = points.powi_scalar(2).sum_dim(1).sqrt();
-        println!(
-            "radius of generated points: {}",
-            radius.mean().into_scalar()
-        );
+        if cx.is_root() {
+            println!(
+                "radius of generated points: {}",
+                radius.mean().into_scalar()
+            );
+        }
         Ok(())
     }
 }

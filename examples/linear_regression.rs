@@ -72,10 +72,10 @@ impl Recipe for Args {
         let linear = LinearConfig::new(1, 1).init(cx.device());
         let fit = cx.trainer().fit(Line::<B> { linear }, &mut data)?;
         let loss = fit.metrics.get("train/loss_epoch").unwrap_or(f64::NAN);
-        println!(
-            "w = {}, loss {loss:.2e}",
-            fit.model.linear.weight.val().into_scalar()
-        );
+        if cx.is_root() {
+            let w = fit.model.linear.weight.val().into_scalar();
+            println!("w = {w}, loss {loss:.2e}");
+        }
         Ok(())
     }
 }

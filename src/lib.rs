@@ -104,6 +104,7 @@ pub use error::{Context, Error, ErrorKind, Result};
 pub use fabric::Fabric;
 pub use firebox_backend as backend;
 pub use launch::{Launch, Recipe, launch, try_launch};
+pub use loops::evaluate::Prediction;
 pub use loops::fit::StopReason;
 pub use module::{EvalModule, Loss, PredictModule, StepContext, TrainModule};
 pub use trainer::{FitOutcome, Trainer};

@@ -2,7 +2,7 @@
 
 use crate::data::Loader;
 use crate::error::Result;
-use crate::module::{EvalModule, Loss, StepContext, TrainModule};
+use crate::module::{EvalModule, Loss, PredictModule, StepContext, TrainModule};
 use crate::optim::Optimizers;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -67,6 +67,16 @@ impl<B: Backend> EvalModule for Line<B> {
     fn validation_step(&self, batch: Points<B>, cx: &mut StepContext<B>) -> Result<()> {
         cx.log("loss", self.loss(batch));
         Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<B: Backend> PredictModule for Line<B> {
+    type Input = Points<B>;
+    type Output = Tensor<B, 2>;
+
+    fn predict_step(&self, (x, _): Points<B>, _cx: &mut StepContext<B>) -> Result<Tensor<B, 2>> {
+        Ok(self.linear.forward(x))
     }
 }
 

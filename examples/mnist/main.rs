@@ -60,6 +60,9 @@ impl Recipe for Args {
         let test = trainer.test(&fit.model, &mut data)?;
 
         let accuracy = test.get("test/acc").unwrap_or(f64::NAN);
+        if !cx.is_root() {
+            return Ok(());
+        }
         println!("test accuracy: {accuracy:.4}");
         if self.json {
             let result = serde_json::json!({

@@ -355,7 +355,8 @@ pub fn load_from_checkpoint<H: DeserializeOwned, B: Backend, M: Module<B>>(
 }
 
 /// Saves a model in training into a new folder, for loops written by hand;
-/// [`Checkpoint::restore`] takes it up again.
+/// [`Checkpoint::restore`] takes it up again. Of several ranks the first saves, after an optimizer
+/// step and before the next batch.
 ///
 /// ```
 /// # use firebox::testing::{Line, Cpu, line_data};

@@ -24,6 +24,7 @@ pub(crate) struct Packed {
 
 /// Reads everything from the device. What training changes afterwards is not changed here.
 pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState) -> Result<Packed> {
+    state.is_whole()?;
     let gradients = state.read_gradients()?;
     let model = state.present()?.clone();
     let model = &model;

@@ -135,6 +135,24 @@ impl<M: TrainModule> TrainState<M> {
         Ok(())
     }
 
+    /// Checks that this rank has all that a checkpoint needs.
+    ///
+    /// # Errors
+    /// It has not: other ranks have parts of it.
+    pub(crate) fn is_whole(&self) -> Result<()> {
+        let why = if self.own.is_some() && !self.optimizers.is_gathered() {
+            "the optimizers' state is divided over the devices (`zero1`)"
+        } else if self.since_average.is_some_steps() {
+            "the devices have not averaged their parameters (`fedavg`)"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::Aborted,
+            format!("no checkpoint was written: {why}; one from before is whole"),
+        ))
+    }
+
     /// Forgets the gradients of the step being built.
     pub(crate) fn drop_gradients(&mut self) {
         self.gradients = None;

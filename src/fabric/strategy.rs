@@ -3,7 +3,7 @@
 use super::{Fabric, TrainState, average};
 use crate::config::Strategy;
 use crate::distributed::Share;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::module::TrainModule;
 use crate::optim::{StepOutcome, Update};
 use burn::module::{ModuleVisitor, Param, ParamId};
@@ -17,6 +17,12 @@ use std::collections::HashSet;
 pub(super) struct SinceAverage {
     steps: u64,
     weight: f64,
+}
+
+impl SinceAverage {
+    pub(super) fn is_some_steps(&self) -> bool {
+        self.steps > 0
+    }
 }
 
 /// The parameters whose moments this rank keeps.
@@ -156,28 +162,6 @@ impl<B: AutodiffBackend> Fabric<B> {
             true => Ok(()),
             false => state.set_parameters(pieces),
         }
-    }
-
-    /// Checks that this rank alone has all that a checkpoint needs: after a failure nobody else gives
-    /// anything.
-    ///
-    /// # Errors
-    /// It has not.
-    pub(crate) fn has_everything<M: TrainModule<Backend = B>>(
-        &self,
-        state: &TrainState<M>,
-    ) -> Result<()> {
-        let why = if self.is_sharded() && !state.optimizers.is_gathered() {
-            "the optimizers' state is divided over the devices (`zero1`)"
-        } else if state.since_average.steps > 0 {
-            "the devices have not averaged their parameters (`fedavg`)"
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(
-            ErrorKind::Aborted,
-            format!("no checkpoint was written: {why}; the one before is whole"),
-        ))
     }
 
     fn average_parameters<M: TrainModule<Backend = B>>(

@@ -4,7 +4,6 @@ use super::Run;
 use super::ranks::{Which, values};
 use crate::callback::BatchInfo;
 use crate::data::{Batch, EpochSpec, Loader};
-use crate::distributed::{Group, Stream};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Part;
 use crate::metric::{LogBook, Metrics};
@@ -14,7 +13,6 @@ use crate::panics;
 use crate::progress::Stage;
 use crate::signals;
 use burn::tensor::backend::AutodiffBackend;
-use std::sync::{Arc, Mutex, PoisonError};
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
 
@@ -41,7 +39,7 @@ pub(crate) fn evaluate<M: TrainModule>(
         loader,
         limit,
         step,
-        |cx, ()| {
+        |cx, (), _, _| {
             let samples = cx.samples();
             book.add(cx.logged, samples as f64)
         },
@@ -55,15 +53,30 @@ pub(crate) fn evaluate<M: TrainModule>(
     Ok(run.results.clone())
 }
 
-/// What the model predicts for each of up to `limit` batches, in the loader's order.
+/// What the model predicts for a batch.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Prediction<O> {
+    /// The batch's index in the loader's order, from 0.
+    pub batch: usize,
+    /// The samples' indices in the data set, in the batch's order; empty for a stream.
+    pub samples: Vec<usize>,
+    /// The rank that has computed it.
+    pub rank: usize,
+    /// What `predict_step` gave.
+    pub output: O,
+}
+
+/// Predicts up to `limit` batches, or of those that ranks take in turn this one's, and gives what
+/// comes out to `write`.
 pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
     run: &mut Run<'_, M>,
     model: &M,
     loader: &Loader<Inner<M>, <M::Eval as PredictModule>::Input>,
     limit: Option<usize>,
-) -> Result<Vec<<M::Eval as PredictModule>::Output>> {
-    let mut outputs = Vec::new();
-    let group = &run.fabric.group;
+    write: &dyn Fn(Prediction<<M::Eval as PredictModule>::Output>) -> Result<()>,
+) -> Result<()> {
+    let rank = run.fabric.group.rank();
     let step =
         |module: &M::Eval, input, cx: &mut StepContext<Inner<M>>| module.predict_step(input, cx);
     pass(
@@ -74,39 +87,18 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
         loader,
         limit,
         step,
-        |_, output| {
-            outputs.push(output);
-            Ok(())
+        |_, output, batch, samples| {
+            write(Prediction {
+                batch,
+                samples,
+                rank,
+                output,
+            })
         },
     )?;
-    let outputs = in_order(group, outputs)?;
-    run.hook(Stage::Predict, model, None, |c, cx| c.on_eval_end(cx))?;
-    Ok(outputs)
-}
-
-/// What the replicas of this process have predicted, to the first of them: they have taken the
-/// batches in turn.
-fn in_order<T: Send + 'static>(group: &Group, mine: Vec<T>) -> Result<Vec<T>> {
-    if group.is_alone() {
-        return Ok(mine);
-    }
-    let all = group.meet(Stream::Loop, group.locals(), Mutex::new(mine))?;
-    if group.local() > 0 {
-        return Ok(Vec::new());
-    }
-    let take = |outputs: &Arc<Mutex<Vec<T>>>| {
-        let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *outputs).into_iter()
-    };
-    let mut turns: Vec<_> = all.iter().map(take).collect();
-    let mut ordered = Vec::new();
-    loop {
-        let before = ordered.len();
-        ordered.extend(turns.iter_mut().filter_map(Iterator::next));
-        if ordered.len() == before {
-            return Ok(ordered);
-        }
-    }
+    // Nobody goes on before all is written.
+    run.fabric.group.barrier()?;
+    run.hook(Stage::Predict, model, None, |c, cx| c.on_eval_end(cx))
 }
 
 /// Feeds a loader's batches to `step`, and what comes out to `take`.
@@ -122,7 +114,7 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
     loader: &Loader<Inner<M>, I>,
     limit: Option<usize>,
     step: impl Fn(&M::Eval, I, &mut StepContext<Inner<M>>) -> Result<T> + Sync,
-    mut take: impl FnMut(StepContext<Inner<M>>, T) -> Result<()>,
+    mut take: impl FnMut(StepContext<Inner<M>>, T, usize, Vec<usize>) -> Result<()>,
 ) -> Result<()> {
     let fabric = run.fabric;
     let mut module = model.valid();
@@ -155,6 +147,7 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
             samples,
             global_samples,
             index,
+            indices,
             ..
         } = batch;
         run.batch = BatchInfo {
@@ -174,7 +167,7 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
             Ok((cx, output?))
         });
         stepped
-            .and_then(|(cx, output)| take(cx, output))
+            .and_then(|(cx, output)| take(cx, output, index, indices))
             .map_err(|e| e.context(format!("{} batch {index}", stage.prefix())))?;
         run.hook(stage, model, optimizers, |c, cx| c.on_eval_batch_end(cx))?;
     }

@@ -80,7 +80,6 @@ impl<M: TrainModule> Run<'_, M> {
             }
         }
         if !job.saves.is_empty() {
-            self.fabric.has_everything(state)?;
             let run = self.save(&job.removes)?;
             let packed = checkpoint::pack(state, run);
             job.packed = Some(packed.map_err(|e| e.context("saving a checkpoint"))?);

@@ -1,5 +1,6 @@
 //! Settings, callbacks and loggers around the loops.
 
+mod evaluate;
 mod ranks;
 mod resume;
 mod run_dir;
@@ -10,17 +11,17 @@ use crate::config::{Limit, ProgressMode, SanitySteps, Strategy, TrainerConfig, V
 use crate::data::{DataModule, Loader};
 use crate::distributed::World;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fabric::{self, Fabric, TrainState, replica};
+use crate::fabric::{self, Fabric, TrainState};
 use crate::logger::{CsvLogger, Logger};
 use crate::loops::fit::{Loaders, StopReason};
-use crate::loops::{Own, Run, evaluate, fit};
+use crate::loops::{Own, Run, fit};
 use crate::metric::Metrics;
-use crate::module::{PredictModule, TrainModule, short_type_name};
+use crate::module::{TrainModule, short_type_name};
 use crate::optim::Optimizers;
 use crate::progress::{Progress, Stage};
-use crate::{panics, precision, table};
+use crate::{panics, precision};
 use burn::tensor::Device;
-use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::backend::Backend;
 use ranks::{Lanes, Ranks};
 use resume::Resumed;
 use run_dir::RunDir;
@@ -329,55 +330,6 @@ impl<M: TrainModule> Trainer<M> {
         Ok((stopped, metrics))
     }
 
-    /// Validates the model on the data module's validation loader.
-    ///
-    /// # Errors
-    /// No validation loader, or what the data or a step reports.
-    pub fn validate(&mut self, model: &M, data: &mut impl DataModule<M>) -> Result<Metrics> {
-        self.evaluate(model, data, Stage::Validate)
-    }
-
-    /// Tests the model on the data module's test loader.
-    ///
-    /// # Errors
-    /// No test loader, or what the data or a step reports.
-    pub fn test(&mut self, model: &M, data: &mut impl DataModule<M>) -> Result<Metrics> {
-        self.evaluate(model, data, Stage::Test)
-    }
-
-    /// What the model predicts for each batch, in the loader's order.
-    ///
-    /// # Errors
-    /// What the data or a step reports.
-    pub fn predict<I: Send + 'static, O: Send + 'static>(
-        &mut self,
-        model: &M,
-        loader: &Loader<<M::Backend as AutodiffBackend>::InnerBackend, I>,
-    ) -> Result<Vec<O>>
-    where
-        M::Eval: PredictModule<Input = I, Output = O>,
-    {
-        let config = effective(&self.config)?;
-        loader.check().map_err(|e| e.context("predict loader"))?;
-        let batches = loader.num_batches(config.seed, 0)?;
-        let limit = config.limit_predict_batches.resolve(batches, "predict")?;
-        let batch_size = Some(loader.global_batch_size());
-        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
-        let ranks = self.ranks(&world, &config, model, batch_size)?;
-        let others = ranks.start(|fabric| {
-            let (config, loader) = (config.clone(), loader.clone());
-            let model = replica(model, fabric.device())?;
-            Ok(Box::new(move |fabric| {
-                let mut run = Run::<M>::new(&config, fabric, &mut [], &mut []);
-                evaluate::predict(&mut run, &model, &loader, limit).map(drop)
-            }))
-        })?;
-        let predicted = self.with_progress(&config, &ranks, |run| {
-            evaluate::predict(run, model, loader, limit)
-        });
-        ended_with(predicted, others.wait())
-    }
-
     /// The device that the model is on.
     fn device(&self) -> Device<M::Backend> {
         match &self.placement {
@@ -402,74 +354,6 @@ impl<M: TrainModule> Trainer<M> {
             }
         };
         Ranks::new(config, &devices, &mut self.lanes, world.link())
-    }
-
-    fn evaluate(
-        &mut self,
-        model: &M,
-        data: &mut impl DataModule<M>,
-        stage: Stage,
-    ) -> Result<Metrics> {
-        let config = effective(&self.config)?;
-        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
-        let metrics = self.evaluate_in(&world, &config, model, data, stage);
-        world.told(metrics)
-    }
-
-    fn evaluate_in(
-        &mut self,
-        world: &World,
-        config: &TrainerConfig,
-        model: &M,
-        data: &mut impl DataModule<M>,
-        stage: Stage,
-    ) -> Result<Metrics> {
-        let name = stage.prefix();
-        world.once_per_node(|| ask("prepare", || data.prepare()))?;
-        ask("setup", || data.setup(stage))?;
-        let limit = match stage {
-            Stage::Test => config.limit_test_batches,
-            _ => config.limit_val_batches,
-        };
-        if limit.is_none() {
-            return Ok(Metrics::default());
-        }
-        let loader = match stage {
-            Stage::Test => ask("test_loader", || data.test_loader())?,
-            _ => ask("val_loader", || data.val_loader())?,
-        }
-        .ok_or_else(|| no_loader(data, name))?;
-        loader
-            .check()
-            .map_err(|e| e.context(format!("{name} loader")))?;
-        let limit = limit.resolve(loader.num_batches(config.seed, 0)?, name)?;
-        let ranks = self.ranks(world, config, model, Some(loader.global_batch_size()))?;
-        let is_per_process = data.is_per_process();
-        let others = ranks.start(|fabric| {
-            let (config, loader) = (config.clone(), loader.clone());
-            let model = replica(model, fabric.device())?;
-            Ok(Box::new(move |fabric| {
-                let mut run = Run::new(&config, fabric, &mut [], &mut []);
-                run.is_per_process = is_per_process;
-                evaluate::evaluate(&mut run, &model, None, stage, &loader, limit).map(drop)
-            }))
-        })?;
-        let metrics = self.with_progress(config, &ranks, |run| {
-            run.is_per_process = is_per_process;
-            let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
-            run.log_results()?;
-            Ok(metrics)
-        });
-        let metrics = ended_with(metrics, others.wait())?;
-        let prints = config.progress != ProgressMode::Off && world.is_root();
-        if prints && !metrics.is_empty() {
-            let rows: Vec<[String; 2]> = metrics
-                .iter()
-                .map(|(name, value)| [name.to_owned(), table::number(value)])
-                .collect();
-            print!("{}", table::render(["metric", "value"], &rows));
-        }
-        Ok(metrics)
     }
 
     /// Makes the run's folder, with its settings and the loggers that write there, if anything is
@@ -533,28 +417,6 @@ impl<M: TrainModule> Trainer<M> {
             ProgressMode::Plain => ProgressBar::plain(),
         };
         self.callbacks.push(Box::new(bar));
-    }
-
-    /// Runs `pass` with the trainer's callbacks, and a progress bar if there is to be one.
-    fn with_progress<T>(
-        &mut self,
-        config: &TrainerConfig,
-        ranks: &Ranks<M::Backend>,
-        pass: impl FnOnce(&mut Run<'_, M>) -> Result<T>,
-    ) -> Result<T> {
-        let given = self.callbacks.len();
-        self.add_progress(config);
-        let passed = {
-            let fabric = ranks.first();
-            let mut run = match fabric.group.is_root() {
-                true => Run::new(config, fabric, &mut self.callbacks, &mut self.loggers),
-                false => Run::new(config, fabric, &mut [], &mut []),
-            };
-            run.progress = self.progress;
-            panics::catch(ErrorKind::User, || pass(&mut run)).map_err(|e| run.first_error(e))
-        };
-        self.callbacks.truncate(given);
-        passed
     }
 }
 
