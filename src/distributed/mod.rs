@@ -167,7 +167,7 @@ impl Group {
     }
 
     /// What the first rank has; the others give what is at hand.
-    pub(crate) fn from_root<T: Serialize + DeserializeOwned>(&self, mine: T) -> Result<T> {
+    pub(crate) fn broadcast<T: Serialize + DeserializeOwned>(&self, mine: T) -> Result<T> {
         if self.is_alone() {
             return Ok(mine);
         }

@@ -60,7 +60,7 @@ impl Values {
         match self {
             Self::F32(values) => {
                 scale(values, factor as f32);
-                squares(values, |v| f64::from(v))
+                squares(values, f64::from)
             }
             Self::F64(values) => {
                 scale(values, factor);

@@ -286,7 +286,7 @@ impl<B: AutodiffBackend> Fabric<B> {
     ) -> Result<StepOutcome> {
         let rates = state.optimizers.rates();
         if let Some(every) = self.local_steps() {
-            let rates = self.group.from_root(rates)?;
+            let rates = self.group.broadcast(rates)?;
             let (gradients, weight) = self.take_gradients(state)?;
             let gradients = match gradients {
                 Some(gradients) => Some(gradients.scale(state.present()?, 1.0 / weight)),

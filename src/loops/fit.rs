@@ -476,7 +476,7 @@ fn validate_if_due<M: TrainModule>(
     }
     let mut due = plan.validation.due(finished)?;
     if plan.validation.looks_at_the_time() {
-        due = run.fabric.group.from_root(due)?;
+        due = run.fabric.group.broadcast(due)?;
     }
     match due {
         true => validate(run, state, val, plan),

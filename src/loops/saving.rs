@@ -37,7 +37,7 @@ impl<M: TrainModule> Run<'_, M> {
     /// of them has asked for its removal.
     pub(crate) fn serve(&mut self, state: &mut TrainState<M>) -> Result<()> {
         let saves = !self.requests.saves.is_empty();
-        let saves = self.fabric.group.from_root(saves)?;
+        let saves = self.fabric.group.broadcast(saves)?;
         self.serve_agreed(state, saves)
     }
 

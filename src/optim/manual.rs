@@ -14,10 +14,12 @@ pub struct ManualStep<'a, M: TrainModule> {
     pub(crate) optimizers: &'a mut OptimizerSet<M>,
     pub(crate) rules: UpdateRules,
     /// The mean over all ranks of what this one has, and the first rank's learning rates.
-    pub(crate) mean: &'a dyn Fn(&M, Gradients, Vec<f64>) -> Result<(Gradients, Vec<f64>)>,
+    pub(crate) mean: &'a Mean<'a, M>,
     pub(crate) context: &'a mut StepContext<M::Backend>,
     pub(crate) outcomes: Vec<StepOutcome>,
 }
+
+type Mean<'a, M> = dyn Fn(&M, Gradients, Vec<f64>) -> Result<(Gradients, Vec<f64>)> + 'a;
 
 impl<M: TrainModule> ManualStep<'_, M> {
     /// Runs the backward pass of `loss` and steps the parameters of the group named `group`;

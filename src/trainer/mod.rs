@@ -246,7 +246,7 @@ impl<M: TrainModule> Trainer<M> {
         self.callbacks.truncate(given.0);
         self.loggers.truncate(given.1);
         let (stopped, metrics) = fitted?;
-        let mut left = world.processes.from_root(left)?;
+        let mut left = world.processes.broadcast(left)?;
         if let Some(best) = left.restored.take() {
             state.restore_parameters(&world.processes, |model| {
                 checkpoint::load_model(best, model)

@@ -12,10 +12,11 @@ const LAYERS: &[&[&str]] = &[
     &["checkpoint"],
     &["fabric", "callback", "logger", "precision"],
     &["testing"],
+    &["distributed"],
     &["data", "burn_train"],
     // A model names its optimizers, and optimizers name the model they step: one layer of two.
     &["module", "optim"],
-    &["metric"],
+    &["metric", "nn"],
     &[
         "accelerators",
         "config",
