@@ -1,7 +1,7 @@
 //! Values that cannot be, and settings that contradict each other.
 
 use super::value::Setting;
-use super::{Limit, SETTINGS, TrainerConfig, ValCheckInterval, WallTime};
+use super::{Limit, SETTINGS, Strategy, TrainerConfig, ValCheckInterval, WallTime};
 use crate::error::{Error, Result};
 
 /// What is wrong, and which settings it is about.
@@ -105,6 +105,18 @@ impl TrainerConfig {
                 format!(
                     "`val_check_interval` is {batches} batches, which are counted across epochs, \
                      but `check_val_every_n_epoch` is {every}; leave one of them out"
+                ),
+            );
+        }
+        if let (Strategy::FedAvg { .. }, Some(_)) =
+            (self.strategy, self.check_replicas_every_n_steps)
+        {
+            return problem(
+                &["strategy", "check_replicas_every_n_steps"],
+                format!(
+                    "`strategy` is {}, where devices differ between two averages, and \
+                     `check_replicas_every_n_steps` compares them; leave one of them out",
+                    self.strategy
                 ),
             );
         }

@@ -195,6 +195,26 @@ impl Group {
         })
     }
 
+    /// The bytes of each rank, by rank, for the first rank alone.
+    pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Option<Vec<Vec<u8>>>> {
+        let locals = self.locals();
+        let here: Vec<Arc<Vec<u8>>> = self.meet(Stream::Loop, locals, mine)?;
+        let here: Vec<&[u8]> = here.iter().map(|bytes| bytes.as_slice()).collect();
+        let all = self.lead(Stream::Loop, locals, |group| {
+            let mut parts = vec![Vec::new(); group.processes()];
+            if let Some(first) = parts.first_mut() {
+                *first = pack(&here);
+            }
+            let all = group.exchange(Stream::Loop, group.processes(), parts)?;
+            Ok(all
+                .iter()
+                .flat_map(|bytes| unpack(bytes))
+                .collect::<Vec<_>>())
+        })?;
+        let all = Arc::try_unwrap(all).unwrap_or_else(|all| (*all).clone());
+        Ok(self.is_root().then_some(all))
+    }
+
     /// Σ over the first `among` ranks, element by element, of numbers in the midst of a pass.
     pub(crate) fn sum_in_pass(&self, among: usize, mine: Vec<f64>) -> Result<Vec<f64>> {
         let first = self.first_of(self.process());
@@ -273,10 +293,18 @@ impl Group {
         among: usize,
         mine: T,
     ) -> Result<Vec<Arc<T>>> {
+        self.meet_within(stream, among, mine, self.timeout)
+    }
+
+    fn meet_within<T: Any + Send + Sync>(
+        &self,
+        stream: Stream,
+        among: usize,
+        mine: T,
+        timeout: Duration,
+    ) -> Result<Vec<Arc<T>>> {
         let mine: Item = Arc::new(mine);
-        let items = self
-            .room
-            .meet(self.local, stream, among, mine, self.timeout)?;
+        let items = self.room.meet(self.local, stream, among, mine, timeout)?;
         let item = |item: &Item| {
             Arc::clone(item).downcast::<T>().map_err(|_| {
                 Error::new(
@@ -300,12 +328,16 @@ impl Group {
             0 => Some(f(self).inspect_err(|error| {
                 // For the others here; this one has the error itself.
                 let text = error.to_string();
-                self.room.fail(Error::new(ErrorKind::Aborted, text));
-                self.room.take_failure();
+                if self.room.fail(Error::new(ErrorKind::Aborted, text)) {
+                    self.room.take_failure();
+                }
             })?),
             _ => None,
         };
-        let done = self.meet(stream, among, done.map(Arc::new))?;
+        // The first may wait for other processes as long as the timeout, so that the others here
+        // wait longer.
+        let timeout = self.timeout.saturating_add(GRACE);
+        let done = self.meet_within(stream, among, done.map(Arc::new), timeout)?;
         let first = done.first().and_then(|first| first.as_ref().as_ref());
         first.cloned().ok_or_else(not_sent)
     }
@@ -334,6 +366,9 @@ impl SumOverReplicas for SumAmong {
         self.group.sum_in_pass(self.among, values)
     }
 }
+
+/// How much longer those wait whose first replica waits for other processes.
+const GRACE: Duration = Duration::from_secs(20);
 
 fn not_sent() -> Error {
     Error::new(

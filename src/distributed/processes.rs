@@ -1,14 +1,15 @@
 //! Sums over processes, each of which has summed over its own replicas.
 
-use super::reduce::Mean;
+use super::reduce::{Divide, Mean};
 use super::values::{Pieces, Values, sum};
 use super::{Group, Stream};
 use crate::data::Shard;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Group {
-    /// The mean of what all processes have summed. The first replica of each process calls it.
-    pub(super) fn mean_over_processes(&self, local: Mean) -> Result<Mean> {
+    /// The mean, or the sum, of what all processes have summed. The first replica of each process
+    /// calls it.
+    pub(super) fn reduce_over_processes(&self, local: Mean, divide: Divide) -> Result<Mean> {
         let processes = self.processes();
         let shard = |index| Shard {
             index,
@@ -36,10 +37,10 @@ impl Group {
         let mine = shard(self.process());
         let lens = lens(&headers)?;
         let mut parts = sums_of_parts(&received, &headers, &lens, mine)?;
-        let scale = if weight > 0.0 { 1.0 / weight } else { 0.0 };
+        let factor = divide.factor(weight);
         let mut out = Vec::new();
         for part in parts.iter_mut().flatten() {
-            out.extend_from_slice(&part.scale(scale).to_le_bytes());
+            out.extend_from_slice(&part.scale(factor.unwrap_or(0.0)).to_le_bytes());
             out.extend_from_slice(part.as_bytes());
         }
         let all = self.over_processes(Stream::Loop, out)?;
@@ -66,7 +67,7 @@ impl Group {
                 let part = reader.values(format, shard(process).part(*len).len())?;
                 whole.append(&part)?;
             }
-            mean.pieces.push((weight > 0.0).then_some(whole));
+            mean.pieces.push(factor.map(|_| whole));
             mean.squares.push(squares);
         }
         Ok(mean)

@@ -10,7 +10,7 @@ use crate::data::Shard;
 use crate::error::Result;
 use std::sync::Arc;
 
-/// What a rank adds to a mean.
+/// What a rank adds to a mean, or to a sum.
 pub(crate) struct Share {
     /// Already multiplied by what they weigh.
     pub(crate) pieces: Pieces,
@@ -19,16 +19,33 @@ pub(crate) struct Share {
     pub(crate) note: Vec<f64>,
 }
 
-/// The mean over all ranks.
+/// The mean, or the sum, over all ranks.
 pub(crate) struct Mean {
     /// None where no rank had anything.
     pub(crate) pieces: Pieces,
     /// Σv² of each piece.
     pub(crate) squares: Vec<f64>,
-    /// Over all ranks. If it is 0, the pieces are none.
+    /// Over all ranks. If it is 0, a mean has no pieces.
     pub(crate) weight: f64,
     /// The first rank's.
     pub(crate) note: Vec<f64>,
+}
+
+/// What becomes of the sum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Divide {
+    ByWeight,
+    Not,
+}
+
+impl Divide {
+    /// What a sum of this weight is multiplied with; nothing is left of one that weighs nothing.
+    pub(super) fn factor(self, weight: f64) -> Option<f64> {
+        match self {
+            Self::Not => Some(1.0),
+            Self::ByWeight => (weight > 0.0).then(|| 1.0 / weight),
+        }
+    }
 }
 
 /// A rank's part of every piece's sum, and its part of Σv².
@@ -43,19 +60,41 @@ impl Group {
     /// # Errors
     /// A rank has failed, or has other tensors.
     pub(crate) fn mean(&self, share: Share) -> Result<Mean> {
+        self.reduce(share, Divide::ByWeight)
+    }
+
+    /// Σ pieces over all ranks, and Σ weight.
+    ///
+    /// # Errors
+    /// As [`mean`](Self::mean).
+    pub(crate) fn sum(&self, pieces: Pieces, weight: f64) -> Result<Mean> {
+        let note = Vec::new();
+        let share = Share {
+            pieces,
+            weight,
+            note,
+        };
+        self.reduce(share, Divide::Not)
+    }
+
+    fn reduce(&self, share: Share, divide: Divide) -> Result<Mean> {
         let shares: Vec<Arc<Share>> = self.meet(Stream::Loop, self.locals(), share)?;
         let local: f64 = shares.iter().map(|share| share.weight).sum();
         if !self.has_other_processes() {
-            let scale = (local > 0.0).then(|| 1.0 / local);
-            let part = self.part_of(&shares, scale)?;
+            let factor = divide.factor(local);
+            let part = self.part_of(&shares, factor.unwrap_or(0.0))?;
             let parts = self.meet(Stream::Loop, self.locals(), part)?;
-            return joined(&parts, local, note_of(&shares));
+            let mut mean = joined(&parts, local, note_of(&shares))?;
+            if factor.is_none() {
+                mean.pieces.iter_mut().for_each(|piece| *piece = None);
+            }
+            return Ok(mean);
         }
-        let part = self.part_of(&shares, None)?;
+        let part = self.part_of(&shares, 1.0)?;
         let parts = self.meet(Stream::Loop, self.locals(), part)?;
         let mean = self.lead(Stream::Loop, self.locals(), |group| {
             let sums = joined(&parts, local, note_of(&shares))?;
-            group.mean_over_processes(sums)
+            group.reduce_over_processes(sums, divide)
         })?;
         Ok(Mean {
             pieces: mean.pieces.clone(),
@@ -66,7 +105,7 @@ impl Group {
     }
 
     /// This rank's part of the sum over the replicas of its process, multiplied by `scale`.
-    fn part_of(&self, shares: &[Arc<Share>], scale: Option<f64>) -> Result<Part> {
+    fn part_of(&self, shares: &[Arc<Share>], scale: f64) -> Result<Part> {
         let shard = Shard {
             index: self.local(),
             count: self.locals(),
@@ -82,10 +121,7 @@ impl Group {
                 .filter_map(|share| share.pieces.get(index)?.as_ref());
             let len = lists.clone().next().map_or(0, Values::len);
             let mut total = sum(&mut lists, shard.part(len))?;
-            let squares = match (&mut total, scale) {
-                (Some(total), Some(scale)) => total.scale(scale),
-                _ => 0.0,
-            };
+            let squares = total.as_mut().map_or(0.0, |total| total.scale(scale));
             part.sums.push(total);
             part.squares.push(squares);
         }
@@ -125,9 +161,6 @@ fn joined(parts: &[Arc<Part>], weight: f64, note: Vec<f64>) -> Result<Mean> {
         mean.pieces.push(concatenated(sums)?);
         let squares = parts.iter().filter_map(|part| part.squares.get(index));
         mean.squares.push(squares.sum());
-    }
-    if weight <= 0.0 {
-        mean.pieces.iter_mut().for_each(|piece| *piece = None);
     }
     Ok(mean)
 }

@@ -123,9 +123,10 @@ impl Room {
         }
     }
 
-    /// Lets nobody wait any longer. The first failure counts.
-    pub(super) fn fail(&self, error: Error) {
+    /// Lets nobody wait any longer. The first failure counts; whether it is this one.
+    pub(super) fn fail(&self, error: Error) -> bool {
         let mut state = self.lock();
+        let is_first = state.failure.is_none();
         state.failure.get_or_insert_with(|| Failure {
             text: error.to_string(),
             error: Some(error),
@@ -133,6 +134,7 @@ impl Room {
         self.has_failed.store(true, Ordering::Relaxed);
         drop(state);
         self.changed.notify_all();
+        is_first
     }
 
     /// The first failure, if there was one that nobody has been given.

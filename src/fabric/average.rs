@@ -37,26 +37,20 @@ pub(super) fn mean<M: TrainModule>(
     }
 }
 
-/// Σ of all ranks' gradients.
+/// Σ of all ranks' gradients, and of what they weigh.
 pub(super) fn sum<M: TrainModule>(
     model: &M,
     gradients: Option<Gradients>,
+    weight: f64,
     group: &Group,
-) -> Result<Option<Gradients>> {
+) -> Result<(Option<Gradients>, f64)> {
     let pieces = gradients.map_or(Ok(Vec::new()), |g| taken(model, g))?;
-    let share = Share {
-        pieces,
-        // A mean whose weights sum up to 1.
-        weight: f64::from(u8::from(group.is_root())),
-        note: Vec::new(),
+    let sum = group.sum(pieces, weight)?;
+    let gradients = match sum.pieces.iter().any(Option::is_some) {
+        true => Some(given(model, sum.pieces, &sum.squares)?),
+        false => None,
     };
-    let Mean {
-        pieces, squares, ..
-    } = group.mean(share)?;
-    match pieces.iter().any(Option::is_some) {
-        true => Ok(Some(given(model, pieces, &squares)?)),
-        false => Ok(None),
-    }
+    Ok((gradients, sum.weight))
 }
 
 /// Every gradient's numbers, in the order in which the model is visited.

@@ -1,7 +1,8 @@
 //! A loop written by hand on several devices.
 
+use super::Fabric;
 use super::average::{tensor, values};
-use super::{Fabric, Lane};
+use super::lane::{Lane, STACK_SIZE};
 use crate::accelerators::on_host;
 use crate::distributed::{Group, Share, World};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,6 +56,11 @@ impl<B: AutodiffBackend> Fabric<B> {
     /// # Errors
     /// The first error of any rank, with the rank; all others end with it.
     pub fn launch<T: Send>(&self, run: impl Fn(&Self) -> Result<T> + Sync) -> Result<Vec<T>> {
+        if self.devices.is_empty() {
+            return Err(Error::config(
+                "a fabric needs at least one device; give it one",
+            ));
+        }
         let world = World::join(None, self.timeout)?;
         let groups = Group::new(self.devices.len(), world.link(), self.timeout)?;
         let ranks = groups.into_iter().zip(&self.devices).enumerate();
@@ -70,25 +76,26 @@ impl<B: AutodiffBackend> Fabric<B> {
             Ok((fabric, lane))
         });
         let ranks = ranks.collect::<Result<Vec<_>>>()?;
-        let Some((first, _)) = ranks.first() else {
-            return Err(Error::config(
-                "a fabric needs at least one device; give it one",
-            ));
-        };
         let done: Vec<Result<T>> = std::thread::scope(|scope| {
             let run = &run;
-            let threads: Vec<_> = ranks
-                .iter()
-                .map(|(fabric, lane)| scope.spawn(move || lane.run(|| rank(fabric, run))))
-                .collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
-            let panicked = || Error::new(ErrorKind::User, "a rank's thread panicked");
-            ended
-                .map(|done| done.unwrap_or_else(|_| Err(panicked())))
-                .collect()
+            let threads = ranks.iter().map(|(fabric, lane)| {
+                let thread = std::thread::Builder::new().stack_size(STACK_SIZE);
+                let work = move || lane.run(|| rank(fabric, run));
+                // The others must not wait for one that never begins.
+                thread.spawn_scoped(scope, work).map_err(|e| {
+                    let error = Error::new(ErrorKind::Io, "cannot start a rank's thread");
+                    fabric.group.fail(error.with_source(e));
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let ended = threads.into_iter().map(|thread| thread.ok()?.join().ok());
+            let gone = || Err(Error::new(ErrorKind::User, "a rank's thread is gone"));
+            ended.map(|done| done.unwrap_or_else(gone)).collect()
         });
         let done: Result<Vec<T>> = done.into_iter().collect();
-        world.told(done.map_err(|error| first.group.take_failure().unwrap_or(error)))
+        let first = ranks.first().map(|(fabric, _)| &fabric.group);
+        let failure = || first.and_then(Group::take_failure);
+        world.told(done.map_err(|error| failure().unwrap_or(error)))
     }
 
     /// This rank, from 0; rank 0 logs, saves and prints.
@@ -113,17 +120,16 @@ impl<B: AutodiffBackend> Fabric<B> {
         reduce: Reduce,
     ) -> Result<Tensor<T, D>> {
         let (shape, device, dtype) = (mine.dims(), mine.device(), mine.dtype());
-        let weight = match reduce {
-            Reduce::Mean => 1.0,
-            // Weights that sum up to 1 make a sum of a mean.
-            Reduce::Sum => f64::from(u8::from(self.group.is_root())),
+        let pieces = vec![Some(values(mine)?)];
+        let reduced = match reduce {
+            Reduce::Sum => self.group.sum(pieces, 1.0)?,
+            Reduce::Mean => self.group.mean(Share {
+                pieces,
+                weight: 1.0,
+                note: Vec::new(),
+            })?,
         };
-        let mean = self.group.mean(Share {
-            pieces: vec![Some(values(mine)?)],
-            weight,
-            note: Vec::new(),
-        })?;
-        let sum = mean.pieces.into_iter().next().flatten();
+        let sum = reduced.pieces.into_iter().next().flatten();
         let sum = sum.and_then(|sum| tensor(sum, shape, &device, dtype));
         sum.ok_or_else(differ)
     }

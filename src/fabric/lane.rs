@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) struct Lane(Option<Arc<ThreadPool>>);
 
 /// As deep as the main thread's on most systems: a backward pass goes as deep as the model.
-const STACK_SIZE: usize = 8 << 20;
+pub(super) const STACK_SIZE: usize = 8 << 20;
 
 impl Lane {
     /// A thread of its own for the replica of this number.

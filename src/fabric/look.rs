@@ -6,6 +6,7 @@ use crate::module::TrainModule;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use std::fmt::{self, Write};
 
 /// A look at a model.
 #[derive(Debug, Default)]
@@ -22,6 +23,9 @@ impl Look {
     pub(crate) fn at<B: Backend, M: Module<B>>(model: &M) -> Self {
         let mut look = Self::default();
         model.visit(&mut look);
+        if has_dropout(model) {
+            look.layers_of_one_device.push("Dropout");
+        }
         look
     }
 }
@@ -32,14 +36,36 @@ impl<B: Backend> ModuleVisitor<B> for Look {
     }
 
     fn enter_module(&mut self, name: &str, container: &str) {
-        let layer = match (container, name) {
-            ("Struct:Dropout", "prob") => "Dropout",
-            ("Struct:BatchNorm", "running_mean") => "BatchNorm",
-            _ => return,
-        };
-        if !self.layers_of_one_device.contains(&layer) {
+        let layer = "BatchNorm";
+        let is_burns = (container, name) == ("Struct:BatchNorm", "running_mean");
+        if is_burns && !self.layers_of_one_device.contains(&layer) {
             self.layers_of_one_device.push(layer);
         }
+    }
+}
+
+/// Whether Burn's `Dropout` is somewhere in the model, and drops anything. It has no parameters, so
+/// that no visit comes by it; but every module says what it is made of.
+fn has_dropout(model: &impl fmt::Debug) -> bool {
+    const DROPOUT: &str = "Dropout { prob: ";
+    let mut text = Capped(String::new());
+    // What is beyond the cap is not looked at.
+    let _ = write!(text, "{model:?}");
+    let mut found = text.0.match_indices(DROPOUT);
+    found.any(|(at, _)| !text.0[at + DROPOUT.len()..].starts_with("0.0 "))
+}
+
+/// Takes no more text than a model without tensors has.
+struct Capped(String);
+
+impl fmt::Write for Capped {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        const MOST: usize = 16 << 20;
+        if self.0.len() + text.len() > MOST {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::data::{Batch, EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
-use crate::nn::context::{PassContext, within};
+use crate::nn::context::{self, PassContext, within};
 use crate::optim::{
     Checked, Gradients, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
 };
@@ -42,9 +42,10 @@ use std::time::Duration;
 ///     for epoch in 0..3 {
 ///         for batch in fabric.batches(&loader, epoch)? {
 ///             let batch = batch?;
-///             let Some(points) = batch.value else { continue };
-///             let loss = state.model().loss(points);
-///             fabric.backward(&mut state, loss, batch.samples)?; // adds to the gradients
+///             if let Some(points) = batch.value {
+///                 let loss = state.model().loss(points);
+///                 fabric.backward(&mut state, loss, batch.samples)?; // adds to the gradients
+///             }
 ///             fabric.optimizer_step(&mut state)?; // averages, checks, clips, steps
 ///         }
 ///     }
@@ -75,6 +76,8 @@ pub(crate) struct Part {
     first_sample: usize,
     /// How many ranks have samples of it: the first ones. At most 1 where that is not known.
     among: usize,
+    /// Whether all ranks have.
+    is_full: bool,
 }
 
 impl Part {
@@ -86,6 +89,7 @@ impl Part {
             samples: batch.samples,
             first_sample: if is_whole { 0 } else { first },
             among,
+            is_full: among == group.size(),
         }
     }
 }
@@ -180,6 +184,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             weight: 0.0,
             since_average: Default::default(),
             own: None,
+            is_unsaved: false,
         })
     }
 
@@ -219,7 +224,8 @@ impl<B: AutodiffBackend> Fabric<B> {
 
     pub(crate) fn in_part<T>(&self, epoch: u64, part: &Part, pass: impl FnOnce() -> T) -> T {
         self.seed_batch(epoch, part.batch);
-        let sum = self.sync_batchnorm && part.among > 1;
+        // Where every rank steps by itself, it does so with its own statistics.
+        let sum = self.sync_batchnorm && self.local_steps().is_none() && part.among > 1;
         let context = PassContext {
             seed: self.seed,
             epoch,
@@ -252,7 +258,9 @@ impl<B: AutodiffBackend> Fabric<B> {
                 "the weight of a loss is {weight}; use a finite number from 0"
             )));
         }
-        if weight == 0.0 {
+        // Where layers take statistics over all ranks, the losses of others flow back through this
+        // rank's samples, and wait for its pass.
+        if weight == 0.0 && !context::is_synchronized() {
             return Ok(());
         }
         // Relative to the first batch of the group: a group of one needs no scaling at all. Ranks
@@ -288,7 +296,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         if let Some(every) = self.local_steps() {
             let rates = self.group.broadcast(rates)?;
             let (gradients, weight) = self.take_gradients(state)?;
-            let gradients = match gradients {
+            let gradients = match gradients.filter(|_| weight > 0.0) {
                 Some(gradients) => Some(gradients.scale(state.present()?, 1.0 / weight)),
                 None => None,
             };
@@ -375,12 +383,12 @@ impl<B: AutodiffBackend> Fabric<B> {
             return Ok(());
         }
         let (gradients, weight) = self.take_gradients(state)?;
-        let sum = average::sum(state.present()?, gradients, &self.group)?;
-        let weights = self.group.all_gather(weight)?;
+        let sum = average::sum(state.present()?, gradients, weight, &self.group)?;
         if self.group.is_root() {
-            state.first_weight = sum.is_some().then_some(1.0);
-            state.weight = weights.iter().sum();
-            state.gradients = sum;
+            let (gradients, weight) = sum;
+            state.first_weight = gradients.is_some().then_some(1.0);
+            state.weight = weight;
+            state.gradients = gradients;
         }
         Ok(())
     }
@@ -420,29 +428,65 @@ impl<B: AutodiffBackend> Fabric<B> {
         state: &mut TrainState<M>,
         batch: M::Batch,
         context: &mut StepContext<B>,
+        part: &Part,
     ) -> Result<Vec<StepOutcome>> {
         // The step may fail anywhere in the user's code: the model is kept.
         let model = state.present()?.clone();
-        let weight = context.samples() as f64;
-        let mean = |model: &M, gradients: Gradients, rates| {
-            if self.group.is_alone() {
-                return Ok((gradients, rates));
+        let is_alone = self.group.is_alone();
+        let weight = if is_alone {
+            1.0
+        } else {
+            context.samples() as f64
+        };
+        let mean = |model: &M, group: &str, gradients, rates| {
+            if is_alone {
+                return Ok((Some(gradients), rates));
             }
-            let gradients = Some(gradients.scale(model, weight));
-            let (mean, rates) = average::mean(model, gradients, weight, rates, &self.group)?;
-            let nothing = || Error::user("no rank has a sample of this batch");
-            Ok((mean.ok_or_else(nothing)?, rates))
+            self.announce(part, Some(group))?;
+            average::mean(model, Some(gradients), weight, rates, &self.group)
         };
         let mut step = ManualStep {
             optimizers: &mut state.optimizers,
             rules: self.rules,
+            weight,
             mean: &mean,
             context,
             outcomes: Vec::new(),
         };
         let stepped = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
         let outcomes = step.outcomes;
+        self.announce(part, None)?;
         state.model = Some(stepped);
         Ok(outcomes)
+    }
+
+    /// Takes the steps that other ranks take by hand on a batch of which this one has no samples.
+    pub(crate) fn follow_manual_step<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        part: &Part,
+    ) -> Result<Vec<StepOutcome>> {
+        let mut outcomes = Vec::new();
+        while let Some(group) = self.announce(part, None)? {
+            let model = state.present()?.clone();
+            let rates = state.optimizers.rates();
+            let (mean, rates) = average::mean(&model, None, 0.0, rates, &self.group)?;
+            let (stepped, outcome) = state
+                .optimizers
+                .step_group(model, mean, &group, self.rules, &rates)?;
+            state.model = Some(stepped);
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+
+    /// Tells ranks without samples which group of parameters the others step next, or that there is
+    /// no further step; what the others told.
+    fn announce(&self, part: &Part, group: Option<&str>) -> Result<Option<String>> {
+        if part.is_full {
+            return Ok(None);
+        }
+        let told = self.group.all_gather(group.map(str::to_owned))?;
+        Ok(told.into_iter().flatten().next())
     }
 }

@@ -42,6 +42,8 @@ pub struct TrainState<M: TrainModule> {
     pub(super) since_average: SinceAverage,
     /// The parameters that this rank steps, if not all.
     pub(super) own: Option<Own>,
+    /// Whether no checkpoint is to be made of it.
+    pub(super) is_unsaved: bool,
 }
 
 impl<M: TrainModule> TrainState<M> {
@@ -86,6 +88,7 @@ impl<M: TrainModule> TrainState<M> {
             weight: 0.0,
             since_average: SinceAverage::default(),
             own: None,
+            is_unsaved: false,
         })
     }
 
@@ -144,6 +147,8 @@ impl<M: TrainModule> TrainState<M> {
             "the optimizers' state is divided over the devices (`zero1`)"
         } else if self.since_average.is_some_steps() {
             "the devices have not averaged their parameters (`fedavg`)"
+        } else if self.is_unsaved {
+            "the step that it went on with had begun before"
         } else {
             return Ok(());
         };
@@ -151,6 +156,11 @@ impl<M: TrainModule> TrainState<M> {
             ErrorKind::Aborted,
             format!("no checkpoint was written: {why}; one from before is whole"),
         ))
+    }
+
+    /// Lets no checkpoint be made of this state.
+    pub(crate) fn leave_unsaved(&mut self) {
+        self.is_unsaved = true;
     }
 
     /// Forgets the gradients of the step being built.

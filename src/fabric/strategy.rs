@@ -21,7 +21,7 @@ pub(super) struct SinceAverage {
 
 impl SinceAverage {
     pub(super) fn is_some_steps(&self) -> bool {
-        self.steps > 0
+        self.steps > 0 || self.weight > 0.0
     }
 }
 
@@ -78,20 +78,26 @@ impl<B: AutodiffBackend> Fabric<B> {
             Some(own) => own,
             None => own(state.present()?, self.group.rank(), self.group.size()),
         };
+        let stepped = self.step_these(state, &own, update, rates);
+        // Also after a failure: the state is still divided.
+        state.own = Some(own);
+        stepped
+    }
+
+    fn step_these<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        own: &Own,
+        update: Update,
+        rates: &[f64],
+    ) -> Result<()> {
         let update = state.optimizers.part_of(state.present()?, update, &own.ids);
         state.step(update, rates)?;
-        let model = state.present()?;
-        let pieces = average::parameters(model)?.into_iter().zip(&own.is_own);
-        let share = Share {
-            pieces: pieces
-                .map(|(piece, is_own)| piece.filter(|_| *is_own))
-                .collect(),
-            // A mean whose weights sum up to 1: each parameter has one rank.
-            weight: f64::from(u8::from(self.group.is_root())),
-            note: Vec::new(),
-        };
-        let all = self.group.mean(share)?;
-        state.own = Some(own);
+        let pieces = average::parameters(state.present()?)?;
+        let pieces = pieces.into_iter().zip(&own.is_own);
+        let mine = pieces.map(|(piece, is_own)| piece.filter(|_| *is_own));
+        // Each parameter is one rank's, so that the sum is what that rank has.
+        let all = self.group.sum(mine.collect(), 0.0)?;
         state.set_parameters(all.pieces)
     }
 
@@ -102,10 +108,9 @@ impl<B: AutodiffBackend> Fabric<B> {
     ) -> Result<()> {
         let model = state.present()?.clone();
         let mine = state.optimizers.own_states(&model)?;
-        let all = self.group.all_gather_bytes(mine)?;
-        match self.group.is_root() {
-            true => state.optimizers.gather(&all),
-            false => Ok(()),
+        match self.group.gather_bytes(mine)? {
+            Some(all) => state.optimizers.gather(&all),
+            None => Ok(()),
         }
     }
 
@@ -168,7 +173,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         &self,
         state: &mut TrainState<M>,
     ) -> Result<()> {
-        let since = std::mem::take(&mut state.since_average);
+        let since = state.since_average;
         // Running statistics are brought up to date by this, and by no visit.
         let _ = state.present()?.valid();
         let mut pieces = average::parameters(state.present()?)?;
@@ -186,6 +191,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         }
         // As each round of federated averaging begins; so nothing of a round is left to save.
         state.optimizers.begin_anew();
+        state.since_average = SinceAverage::default();
         Ok(())
     }
 }
@@ -217,6 +223,11 @@ fn own<M: TrainModule>(model: &M, rank: usize, ranks: usize) -> Own {
     let mut numbers = vec![0; ranks];
     let mut seen = HashSet::new();
     for (id, size) in sizes.0 {
+        // What is not trained has no moments, and stays where it is.
+        let Some(size) = size else {
+            own.is_own.push(false);
+            continue;
+        };
         if !seen.insert(id) {
             // Tied to one that has been divided.
             own.is_own.push(own.ids.contains(&id));
@@ -244,12 +255,15 @@ fn ids<M: TrainModule>(model: &M) -> HashSet<ParamId> {
     sizes.0.into_iter().map(|(id, _)| id).collect()
 }
 
-/// Every float parameter's id and how many numbers it has.
+/// Every float parameter's id and, if it is trained, how many numbers it has.
 #[derive(Default)]
-struct Sizes(Vec<(ParamId, usize)>);
+struct Sizes(Vec<(ParamId, Option<usize>)>);
 
 impl<B: Backend> ModuleVisitor<B> for Sizes {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.0.push((param.id, param.val().shape().num_elements()));
+        let parameter = param.val();
+        let size = parameter.shape().num_elements();
+        self.0
+            .push((param.id, parameter.is_require_grad().then_some(size)));
     }
 }

@@ -183,16 +183,20 @@ fn train_epoch<M: TrainModule>(
     let samples = samples.filter(|samples| *samples > 0 && !run.is_per_process);
     let known = train.num_batches(run.config.seed, epoch)?;
     let total = run.config.limit_train_batches.resolve(known, "train")?;
+    // A process with fewer batches than others may be through with its own.
+    let through = known.filter(|_| run.is_per_process).unwrap_or(usize::MAX);
+    let start = (first as usize).min(through);
     let spec = EpochSpec::new(run.fabric.device().clone())
         .seed(run.config.seed)
         .epoch(epoch)
-        .start_batch(first as usize)
+        .start_batch(start)
         .start_sample(samples)
         .limit(total)
         .shard(run.fabric.group.shard(run.is_per_process));
+    let (longest, is_even) = run.agree_on_length(known.and(total))?;
     run.batch = BatchInfo {
         index: first as usize,
-        total,
+        total: longest.or(total),
         samples: 0,
     };
     run.at_batch = first;
@@ -201,12 +205,12 @@ fn train_epoch<M: TrainModule>(
     run.serve(state)?;
     if first > 0 {
         // Where the run failed in its validation, that is still to come.
-        let is_last = total.is_some_and(|total| first >= total as u64);
+        let is_last = longest.is_some_and(|total| first >= total as u64);
         validate_if_due(run, state, val, plan, is_last)?;
     }
 
     let (mut cut, mut reached_last) = (None, false);
-    let mut batches = Batches::new(run, train.iter(spec)?, total)?;
+    let mut batches = Batches::new(train.iter(spec)?, first as usize, is_even);
     while let Some((batch, part)) = batches.next(run)? {
         reached_last = batch.is_last;
         let group_is_full = train_on(run, state, batch, part, plan)?;
@@ -270,7 +274,7 @@ fn train_on<M: TrainModule>(
     run.batch.index = batch.index;
     run.batch.samples = batch.global_samples;
     if run.position.in_group == 0 {
-        run.at_step = (run.progress, run.position);
+        run.at_step = Some((run.progress, run.position));
     }
     run.outcome = None;
     run.logs_now = false;
@@ -292,6 +296,7 @@ fn train_on<M: TrainModule>(
     run.progress.batch += 1;
     run.progress.total_batches += 1;
     if group_is_full {
+        check_replicas(run, state)?;
         read_step(run)?;
         run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
     }
@@ -342,25 +347,24 @@ fn train_batch<M: TrainModule>(
     part: Part,
 ) -> Result<()> {
     let (samples, at) = (batch.samples, run.at());
+    let (fabric, epoch) = (run.fabric, run.progress.epoch);
     let Some(value) = batch.value else {
+        if state.optimizers.manual {
+            let followed = fabric.lane.run(|| fabric.follow_manual_step(state, &part));
+            take_outcomes(run, &followed.map_err(at.of("manual_step"))?);
+        }
         return Ok(());
     };
-    let (fabric, epoch) = (run.fabric, run.progress.epoch);
     let cx = StepContext::new(Stage::Train, run.progress, samples, fabric.device().clone());
     let logged = if state.optimizers.manual {
         let stepped = fabric.lane.run(|| {
             let mut cx = cx;
-            let outcomes =
-                fabric.in_part(epoch, &part, || fabric.manual_step(state, value, &mut cx));
+            let step = || fabric.manual_step(state, value, &mut cx, &part);
+            let outcomes = fabric.in_part(epoch, &part, step);
             outcomes.map(|outcomes| (outcomes, cx.logged))
         });
         let (outcomes, logged) = stepped.map_err(at.of("manual_step"))?;
-        // One step by hand, however many optimizers it steps.
-        let stepped = |o: &&StepOutcome| matches!(o, StepOutcome::Stepped { .. });
-        run.outcome = outcomes.iter().find(stepped).or(outcomes.last()).copied();
-        if outcomes.contains(&StepOutcome::Skipped) {
-            run.progress.skipped_steps += 1;
-        }
+        take_outcomes(run, &outcomes);
         logged
     } else {
         fabric
@@ -370,6 +374,15 @@ fn train_batch<M: TrainModule>(
     run.book
         .add(logged.into_iter().map(|l| l.inner()), samples as f64)
         .map_err(at.of("training_step"))
+}
+
+/// One step by hand, however many optimizers it steps.
+fn take_outcomes<M: TrainModule>(run: &mut Run<'_, M>, outcomes: &[StepOutcome]) {
+    let stepped = |o: &&StepOutcome| matches!(o, StepOutcome::Stepped { .. });
+    run.outcome = outcomes.iter().find(stepped).or(outcomes.last()).copied();
+    if outcomes.contains(&StepOutcome::Skipped) {
+        run.progress.skipped_steps += 1;
+    }
 }
 
 /// The step that the user wrote, and the backward pass of its loss; what it has logged.
@@ -410,14 +423,6 @@ fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<
     match run.outcome {
         Some(StepOutcome::Stepped { .. }) => {
             run.progress.global_step += 1;
-            let every = run.config.check_replicas_every_n_steps;
-            if every.is_some_and(|n| run.progress.global_step.is_multiple_of(n.max(1))) {
-                let fabric = run.fabric;
-                let checked = fabric
-                    .settle(state)
-                    .and_then(|()| fabric.check_replicas(state));
-                checked.map_err(run.at().of("comparing replicas"))?;
-            }
         }
         Some(StepOutcome::Skipped) if !state.optimizers.manual => {
             run.progress.skipped_steps += 1;
@@ -425,6 +430,22 @@ fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<
         _ => {}
     }
     Ok(())
+}
+
+/// When it is time, compares the replicas after a step.
+fn check_replicas<M: TrainModule>(run: &Run<'_, M>, state: &mut TrainState<M>) -> Result<()> {
+    let (every, step) = (
+        run.config.check_replicas_every_n_steps,
+        run.progress.global_step,
+    );
+    let stepped = matches!(run.outcome, Some(StepOutcome::Stepped { .. }));
+    if !stepped || every.is_none_or(|every| !step.is_multiple_of(every.max(1))) {
+        return Ok(());
+    }
+    let fabric = run.fabric;
+    let settled = fabric.lane.run(|| fabric.settle(state));
+    let checked = settled.and_then(|()| fabric.check_replicas(state));
+    checked.map_err(run.at().of("comparing replicas"))
 }
 
 /// When it is time, reads the values of the step that has been taken.

@@ -50,6 +50,19 @@ impl<M: TrainModule> Run<'_, M> {
         Ok(next)
     }
 
+    /// How many batches the epoch has on the rank with the most, if all know how many they have, and
+    /// whether all have the same ones.
+    pub(super) fn agree_on_length(&self, mine: Option<usize>) -> Result<(Option<usize>, bool)> {
+        if self.is_alone() {
+            return Ok((mine, true));
+        }
+        let all = self.fabric.group.all_gather(mine)?;
+        let known: Option<Vec<usize>> = all.iter().copied().collect();
+        let is_even = known.is_some() && all.iter().all(|other| *other == mine);
+        let longest = known.and_then(|known| known.into_iter().max());
+        Ok((longest, is_even && !self.is_per_process))
+    }
+
     /// Leaves with the first rank what all of them have of an unfinished epoch and an unfinished
     /// step. The run goes on from there, so that it is the same as one that is resumed.
     pub(super) fn collect(&mut self, state: &mut TrainState<M>) -> Result<()> {
@@ -77,9 +90,11 @@ impl<M: TrainModule> Run<'_, M> {
         }
         state.drop_gradients();
         if self.position.in_group > 0 {
-            let skipped = self.progress.skipped_steps;
-            (self.progress, self.position) = self.at_step;
-            self.progress.skipped_steps = skipped;
+            match self.at_step {
+                Some(before) => (self.progress, self.position) = before,
+                // The run went on in the midst of a step, from a checkpoint that is still there.
+                None => state.leave_unsaved(),
+            }
             self.at_batch = self.progress.batch;
         }
     }
@@ -121,23 +136,13 @@ struct Said {
 }
 
 impl<O: Send + 'static> Batches<O> {
-    pub(super) fn new<M: TrainModule>(
-        run: &Run<'_, M>,
-        iter: LoaderIter<O>,
-        total: Option<usize>,
-    ) -> Result<Self> {
-        let is_even = match run.is_alone() {
-            true => true,
-            false => {
-                let totals = run.fabric.group.all_gather(total)?;
-                total.is_some() && totals.iter().all(|other| *other == total)
-            }
-        };
-        Ok(Self {
-            index: iter.position(),
+    /// From batch `first` on.
+    pub(super) fn new(iter: LoaderIter<O>, first: usize, is_even: bool) -> Self {
+        Self {
+            index: first,
             iter,
             is_even,
-        })
+        }
     }
 
     /// The next batch, until no rank has one.

@@ -49,7 +49,7 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(super) writer: Writer,
     pub(super) resumed_from: Option<PathBuf>,
     /// Where the counters were before the first batch of the current step.
-    pub(super) at_step: (Progress, Position),
+    pub(super) at_step: Option<(Progress, Position)>,
     started: Instant,
 }
 
@@ -84,7 +84,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             saved: BTreeMap::new(),
             writer: Writer::new(config.checkpoint_in_background),
             resumed_from: None,
-            at_step: Default::default(),
+            at_step: None,
             started: Instant::now(),
         }
     }

@@ -21,16 +21,22 @@ impl<B: Backend> LogBook<B> {
         gather: impl Fn(Told) -> Result<Vec<Told>>,
     ) -> Result<LogBookState> {
         let mine = self.save()?;
-        let told = mine.merged.into_iter().map(|merged| {
+        let told = mine.merged.into_iter().map(|mut merged| {
+            // Ranks count their groups from where they began.
+            merged.group = merged.group.filter(|(of, _)| *of == mine.group);
             let knows = self.metric(&merged.name).is_some();
             (merged, knows)
         });
         let told = gather(told.collect())?;
         let names = names(&told);
         let owned = names.iter().filter(|name| owner(&told, name) == Some(rank));
-        let owned = owned.map(|name| Ok((self.merged(name, mine.group, &told)?, true)));
+        let owned = owned.map(|name| Ok((self.merged(name, &told)?, true)));
         let merged = gather(owned.collect::<Result<_>>()?)?;
-        let of_name = |name: &&str| Some(find(merged.iter().flatten(), name)?.0.clone());
+        let of_name = |name: &&str| {
+            let mut merged = find(merged.iter().flatten(), name)?.0.clone();
+            merged.group = merged.group.map(|(_, state)| (mine.group, state));
+            Some(merged)
+        };
         Ok(LogBookState {
             merged: names.iter().filter_map(of_name).collect(),
             group: mine.group,
@@ -38,7 +44,7 @@ impl<B: Backend> LogBook<B> {
     }
 
     /// The statistics of all ranks under a name.
-    fn merged(&self, name: &str, group: u64, told: &[Told]) -> Result<MergedState> {
+    fn merged(&self, name: &str, told: &[Told]) -> Result<MergedState> {
         let place = |e: Error| e.context(format!("`{name}`"));
         let mut all = told.iter().filter_map(|told| Some(&find(told, name)?.0));
         let Some(metric) = self.metric(name) else {
@@ -50,9 +56,7 @@ impl<B: Backend> LogBook<B> {
         let mut current = MetricState::new(metric);
         for merged in all {
             epoch.merge_values(&merged.epoch.state()).map_err(place)?;
-            if let Some((of, state)) = &merged.group
-                && *of == group
-            {
+            if let Some((_, state)) = &merged.group {
                 current.merge_values(&state.state()).map_err(place)?;
             }
         }
@@ -61,7 +65,7 @@ impl<B: Backend> LogBook<B> {
         Ok(MergedState {
             name: name.to_owned(),
             epoch: epoch.save(),
-            group: is_logged.then(|| (group, current.save())),
+            group: is_logged.then(|| (0, current.save())),
         })
     }
 }

@@ -81,6 +81,11 @@ pub(crate) fn meet() -> Result<()> {
     }
 }
 
+/// Whether a layer of this pass has taken its statistics over all replicas.
+pub(crate) fn is_synchronized() -> bool {
+    depth().is_some() && replicas().is_some()
+}
+
 /// What the draws of one call of a dropout layer depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DropoutCall {

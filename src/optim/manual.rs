@@ -1,7 +1,7 @@
 //! Optimizers stepped by hand.
 
 use super::gradients::Gradients;
-use super::set::{Checked, OptimizerSet, StepOutcome, UpdateRules};
+use super::set::{OptimizerSet, StepOutcome, UpdateRules};
 use crate::error::Result;
 use crate::metric::Observation;
 use crate::module::{StepContext, TrainModule};
@@ -13,13 +13,16 @@ use std::borrow::Cow;
 pub struct ManualStep<'a, M: TrainModule> {
     pub(crate) optimizers: &'a mut OptimizerSet<M>,
     pub(crate) rules: UpdateRules,
-    /// The mean over all ranks of what this one has, and the first rank's learning rates.
+    /// What a loss is multiplied with.
+    pub(crate) weight: f64,
+    /// The mean over all ranks of what this one has of a group, and the first rank's learning rates.
     pub(crate) mean: &'a Mean<'a, M>,
     pub(crate) context: &'a mut StepContext<M::Backend>,
     pub(crate) outcomes: Vec<StepOutcome>,
 }
 
-type Mean<'a, M> = dyn Fn(&M, Gradients, Vec<f64>) -> Result<(Gradients, Vec<f64>)> + 'a;
+type Mean<'a, M> =
+    dyn Fn(&M, &str, Gradients, Vec<f64>) -> Result<(Option<Gradients>, Vec<f64>)> + 'a;
 
 impl<M: TrainModule> ManualStep<'_, M> {
     /// Runs the backward pass of `loss` and steps the parameters of the group named `group`;
@@ -29,23 +32,14 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// # Errors
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
-        let gradients = Gradients::of_loss(&model, loss, 1.0)?;
+        let gradients = Gradients::of_loss(&model, loss, self.weight)?;
         let rates = self.optimizers.rates();
-        let (gradients, rates) = (self.mean)(&model, gradients, rates)?;
-        let checked = self
-            .optimizers
-            .check(&model, gradients, Some(group), self.rules)?;
-        match checked {
-            Checked::NotFinite => {
-                self.outcomes.push(StepOutcome::Skipped);
-                Ok(model)
-            }
-            Checked::Finite(update) => {
-                let grad_norm = update.grad_norm;
-                self.outcomes.push(StepOutcome::Stepped { grad_norm });
-                self.optimizers.apply(model, update, &rates)
-            }
-        }
+        let (gradients, rates) = (self.mean)(&model, group, gradients, rates)?;
+        let optimizers = &mut *self.optimizers;
+        let (model, outcome) =
+            optimizers.step_group(model, gradients, group, self.rules, &rates)?;
+        self.outcomes.push(outcome);
+        Ok(model)
     }
 
     /// Logs a value; see [`StepContext::log`].

@@ -285,6 +285,28 @@ impl<M: TrainModule> OptimizerSet<M> {
         Ok(Checked::Finite(Update { groups, grad_norm }))
     }
 
+    /// Steps one group with averaged gradients, if there are any and they are finite.
+    pub(crate) fn step_group(
+        &mut self,
+        model: M,
+        gradients: Option<Gradients>,
+        group: &str,
+        rules: UpdateRules,
+        rates: &[f64],
+    ) -> Result<(M, StepOutcome)> {
+        let Some(gradients) = gradients else {
+            return Ok((model, StepOutcome::Empty));
+        };
+        match self.check(&model, gradients, Some(group), rules)? {
+            Checked::NotFinite => Ok((model, StepOutcome::Skipped)),
+            Checked::Finite(update) => {
+                let grad_norm = update.grad_norm;
+                let model = self.apply(model, update, rates)?;
+                Ok((model, StepOutcome::Stepped { grad_norm }))
+            }
+        }
+    }
+
     /// Whether an optimizer of this update has never stepped before. One that refuses the shape of
     /// a parameter does so then, by panicking (Muon wants matrices).
     pub(crate) fn is_first(&self, update: &Update) -> bool {
@@ -297,6 +319,7 @@ impl<M: TrainModule> OptimizerSet<M> {
     /// # Errors
     /// A learning rate that is no number from 0, or an optimizer that panics; the model is lost.
     pub(crate) fn apply(&mut self, mut model: M, update: Update, rates: &[f64]) -> Result<M> {
+        self.gathered = None;
         for (index, gradients) in update.groups {
             if let Some(group) = self.groups.get_mut(index) {
                 let lr = check_lr(&group.name, rates.get(index).copied())?;

@@ -43,6 +43,8 @@ impl<M: TrainModule> OptimizerSet<M> {
 
     /// What the optimizers of this rank keep, as bytes for [`gather`](Self::gather).
     pub(crate) fn own_states(&mut self, model: &M) -> Result<Vec<u8>> {
+        // Of a checkpoint that was never written.
+        self.gathered = None;
         let states = self.save_optimizers(model).into_iter();
         let states = states.map(|saved| saved()).collect::<Result<Vec<_>>>()?;
         let mut bytes = Vec::new();

@@ -228,6 +228,9 @@ impl<M: TrainModule> Trainer<M> {
         let loaders = fit_loaders(world, config, data, resumed.as_ref())?;
         let plan = fit::Plan::new(config, &loaders)?;
         let batch_size = loaders.train.as_ref().map(Loader::global_batch_size);
+        // Steps by hand are those of models that draw (GANs), and replicas on one processor draw from
+        // one generator.
+        let batch_size = batch_size.filter(|_| !state.optimizers.manual);
         let ranks = self.ranks(world, config, state.present()?, batch_size)?;
         let given = (self.callbacks.len(), self.loggers.len());
         let run_dir = match world.is_root() {
@@ -349,6 +352,7 @@ impl<M: TrainModule> Trainer<M> {
         let devices = match &self.placement {
             Placement::On(devices) => devices.clone(),
             Placement::Auto(device, cores) => {
+                let batch_size = batch_size.map(|size| size / world.processes.size());
                 let replicas = ranks::useful_replicas(model, *cores, batch_size);
                 vec![device.clone(); replicas]
             }

@@ -52,6 +52,11 @@ impl<B: AutodiffBackend> Ranks<B> {
         lanes: &mut Lanes,
         link: Option<Arc<dyn Link>>,
     ) -> Result<Self> {
+        if devices.is_empty() {
+            return Err(Error::config(
+                "there is no device to train on; give at least one",
+            ));
+        }
         let timeout = config.collective_timeout.as_duration();
         let groups = Group::new(devices.len(), link, timeout)?;
         if groups.first().is_none_or(Group::is_alone) {
@@ -86,7 +91,11 @@ impl<B: AutodiffBackend> Ranks<B> {
     ) -> Result<Started> {
         let (sender, done) = channel();
         for fabric in &self.others {
-            let job = job(fabric)?;
+            // Those that have begun must not wait for one that never does.
+            let job = panics::catch(ErrorKind::User, || job(fabric)).inspect_err(|error| {
+                let text = error.to_string();
+                fabric.group.fail(Error::new(ErrorKind::Aborted, text));
+            })?;
             let (sender, lane) = (sender.clone(), fabric.lane.clone());
             // The rank itself is on that thread already.
             let fabric = fabric

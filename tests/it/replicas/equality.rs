@@ -96,3 +96,102 @@ pub fn fewer_samples_than_replicas<B: AutodiffBackend>() {
     assert_near(&four.0, &one.0, 1e-5);
     assert_eq!((four.1, four.2), (one.1, vec![0, 0, 0]));
 }
+
+#[test]
+fn a_stream_that_ends_early_on_one_replica_holds_nobody_up() {
+    use firebox::testing::{Cpu, Line, PointBatcher};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    // Each replica reads a stream of its own; that of whoever comes second has half as much.
+    let opened = AtomicUsize::new(0);
+    let loader = Loader::from_stream(
+        move |_epoch| {
+            let items = if opened.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+                10
+            } else {
+                5
+            };
+            Ok((0..items).map(|i| Ok((i as f32 / 10.0, 1.0))))
+        },
+        PointBatcher,
+    );
+    let (config, _runs) = quiet();
+    let mut trainer = trainer(config.with_max_epochs(2), 2);
+    let model = Line::<Cpu>::new(&Default::default());
+    let mut data = Loaders::new(loader.batch_size(2));
+    let outcome = trainer.fit(model, &mut data).unwrap();
+    // Five batches of two; then one item for each of the first two and a half batches.
+    assert_eq!(outcome.progress.total_batches, 10);
+    assert_eq!(outcome.progress.global_step, 10);
+}
+
+#[test]
+fn a_processor_has_replicas_where_they_are_worth_it() {
+    use super::Rows;
+    use burn::module::Module;
+    use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+    use burn::tensor::backend::Backend;
+    use firebox::config::Devices;
+
+    /// A layer of a million parameters, with or without Burn's dropout.
+    #[derive(Module, Debug)]
+    struct Wide<B: Backend> {
+        layer: Linear<B>,
+        dropout: Option<Dropout>,
+    }
+
+    impl<B: AutodiffBackend> TrainModule for Wide<B> {
+        type Backend = B;
+        type Batch = Rows<B>;
+        type Eval = Wide<B::InnerBackend>;
+
+        fn training_step(&self, rows: Rows<B>, _cx: &mut StepContext<B>) -> Result<Loss<B>> {
+            rows.seen.add(&[rows.ids.len()]);
+            Ok(self.layer.forward(rows.x).square().mean().into())
+        }
+        fn configure_optimizers(&self) -> Result<Optimizers<Self>> {
+            Ok(Optimizers::single(burn::optim::SgdConfig::new().init()).with_lr(0.1))
+        }
+    }
+
+    impl<B: Backend> EvalModule for Wide<B> {
+        type Backend = B;
+        type Batch = Rows<B>;
+    }
+
+    struct Fit(TrainerConfig, usize, usize, bool, Seen);
+
+    impl Recipe for Fit {
+        fn config(&self) -> &TrainerConfig {
+            &self.0
+        }
+        fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+            let Self(_, width, batch_size, has_dropout, parts) = self;
+            let layer = LinearConfig::new(super::FEATURES, width).init(cx.device());
+            let dropout = has_dropout.then(|| DropoutConfig::new(0.1).init());
+            let (train, seen) = rows::<B>(64);
+            let mut data = Loaders::new(train.batch_size(batch_size));
+            cx.trainer().fit(Wide { layer, dropout }, &mut data)?;
+            parts.add(&seen.take());
+            Ok(())
+        }
+    }
+
+    let parts = |width, batch_size, has_dropout| {
+        let (config, _runs) = quiet();
+        let config = config.with_max_steps(1).with_accelerator("cpu");
+        assert_eq!(config.devices, Devices::Auto);
+        let parts = Seen::default();
+        let fit = Fit(config, width, batch_size, has_dropout, parts.clone());
+        firebox::try_launch(fit).unwrap();
+        parts.take()
+    };
+    // Too little to do, too few samples, or a layer that would draw other masks.
+    assert_eq!(parts(8, 64, false), [64]);
+    assert_eq!(parts(250_000, 16, false), [16]);
+    assert_eq!(parts(250_000, 64, true), [64]);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    match cores {
+        1 => assert_eq!(parts(250_000, 64, false), [64]),
+        _ => assert!(parts(250_000, 64, false).len() > 1),
+    }
+}

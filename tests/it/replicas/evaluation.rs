@@ -40,3 +40,36 @@ pub fn predictions_come_in_the_order_of_the_data<B: AutodiffBackend>() {
     let ids: Vec<_> = run(2).into_iter().flatten().map(|(id, _)| id).collect();
     assert_eq!(ids, (0..23).collect::<Vec<_>>());
 }
+
+#[test]
+fn predictions_are_written_by_every_replica() {
+    use firebox::testing::Cpu;
+    use std::sync::{Arc, Mutex};
+    let (config, _runs) = quiet();
+    let (loader, _) = rows::<<Cpu as AutodiffBackend>::InnerBackend>(23);
+    let net = Net::<Cpu>::new(&Default::default());
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&written);
+    let predicted = trainer(config.clone(), 3).predict_to(&net, &loader.batch_size(4), move |p| {
+        let ids: Vec<usize> = p.output.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, p.samples);
+        all.lock().unwrap().push((p.batch, p.rank));
+        Ok(())
+    });
+    predicted.unwrap();
+    let mut written = std::mem::take(&mut *written.lock().unwrap());
+    written.sort_unstable();
+    assert_eq!(
+        written,
+        (0..6).map(|batch| (batch, batch % 3)).collect::<Vec<_>>()
+    );
+
+    // What one of them cannot write ends all.
+    let (loader, _) = rows::<<Cpu as AutodiffBackend>::InnerBackend>(23);
+    let error = trainer(config, 3).predict_to(&net, &loader, |p| match p.rank {
+        2 => Err(firebox::Error::user("disk full")),
+        _ => Ok(()),
+    });
+    let error = error.unwrap_err().to_string();
+    assert_eq!(error, "rank 2: predict batch 2: disk full");
+}

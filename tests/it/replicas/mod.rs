@@ -1,5 +1,6 @@
 //! Several replicas of a model on one machine: the result is that of one, and none waits for ever.
 
+mod by_hand;
 mod equality;
 mod evaluation;
 mod failures;
@@ -182,12 +183,13 @@ pub fn fit<B: AutodiffBackend>(
     trainer.fit(net, &mut Loaders::new(train)).unwrap()
 }
 
-/// Whether two lists of numbers are equal relative to the larger of both.
+/// Whether two lists of numbers are equal relative to the larger of both, or to 0.1: a weight near 0
+/// is the difference of larger ones.
 #[track_caller]
 pub fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len());
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        let scale = a.abs().max(b.abs()).max(1e-2);
+        let scale = a.abs().max(b.abs()).max(0.1);
         assert!((a - b).abs() <= tolerance * scale, "{i}: {a} and {b}");
     }
 }

@@ -4,9 +4,10 @@ use super::{FEATURES, Net, Rows, assert_near, fit, rows};
 use crate::support::quiet;
 use burn::module::Module;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use firebox::callback::{Closure, Hook};
 use firebox::checkpoint::Checkpoint;
-use firebox::config::{Devices, ProgressMode, Resume};
-use firebox::data::{FallibleDataset, Loaders};
+use firebox::config::{Devices, ProgressMode, Resume, Strategy};
+use firebox::data::FallibleDataset;
 use firebox::prelude::*;
 use firebox::testing::Cpu;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -25,6 +26,10 @@ struct Scenario {
     config: TrainerConfig,
     folder: PathBuf,
     fault: Option<Fault>,
+    /// After so many batches a checkpoint `midway` is written.
+    saves_at: Option<u64>,
+    /// Whether each process has samples of its own: the first all, the second half of them.
+    is_per_process: bool,
 }
 
 /// What befalls one of the processes when it has trained on so many batches.
@@ -95,12 +100,27 @@ fn raise(signal: &str) {
     assert!(sent.unwrap().success());
 }
 
+struct Data<B: Backend> {
+    train: Loader<B, Rows<B>>,
+    is_per_process: bool,
+}
+
+impl<B: AutodiffBackend> DataModule<Faulty<B>> for Data<B> {
+    fn train_loader(&self) -> Result<Option<Loader<B, Rows<B>>>> {
+        Ok(Some(self.train.clone()))
+    }
+
+    fn is_per_process(&self) -> bool {
+        self.is_per_process
+    }
+}
+
 /// Row numbers, one of which cannot be read in one of the processes.
-struct Numbers(Option<Fault>);
+struct Numbers(Option<Fault>, usize);
 
 impl FallibleDataset<usize> for Numbers {
     fn len(&self) -> usize {
-        SAMPLES
+        self.1
     }
 
     fn try_get(&self, index: usize) -> Result<usize> {
@@ -130,10 +150,26 @@ impl Recipe for Scenario {
         };
         let fault = self.fault.filter(|fault| fault.what == What::LoaderFails);
         let (_, seen) = rows::<B>(1);
-        let loader = Loader::from_fallible(Numbers(fault), super::RowBatcher(seen.clone()));
+        let samples = match self.is_per_process && process() == 1 {
+            true => SAMPLES / 2,
+            false => SAMPLES,
+        };
+        let loader =
+            Loader::from_fallible(Numbers(fault, samples), super::RowBatcher(seen.clone()));
         let train = loader.batch_size(BATCH_SIZE).shuffle(fault.is_none());
-        let mut data = Loaders::new(train);
-        let outcome = cx.trainer().fit(Faulty { net }, &mut data)?;
+        let mut data = Data {
+            train,
+            is_per_process: self.is_per_process,
+        };
+        let saves_at = self.saves_at;
+        let midway = Closure::at(Hook::TrainBatchEnd, move |cx: &mut RunContext<'_, _>| {
+            if saves_at == Some(cx.progress().total_batches) {
+                cx.save_checkpoint(cx.run_dir().unwrap().join("midway"));
+            }
+            Ok(())
+        });
+        let mut trainer = cx.trainer().with_callback(midway);
+        let outcome = trainer.fit(Faulty { net }, &mut data)?;
         let left = (outcome.model.net.values(), seen.take(), outcome.progress);
         let file = self.folder.join(format!("left-{}.json", process()));
         std::fs::write(file, serde_json::to_string(&left).unwrap()).unwrap();
@@ -175,6 +211,8 @@ impl Scenario {
                 .with_run_dir(folder.join("runs")),
             folder: folder.to_owned(),
             fault: None,
+            saves_at: None,
+            is_per_process: false,
         }
     }
 
@@ -239,6 +277,82 @@ fn processes_give_what_one_gives() {
         seen.sort_unstable();
         let times = |id: usize| seen.iter().filter(|seen| **seen == id).count();
         assert!((0..SAMPLES).all(|id| (3..=4).contains(&times(id))));
+    }
+}
+
+#[test]
+fn moments_divided_over_processes_change_nothing() {
+    if let Some(why) = missing() {
+        return eprintln!("skipped: {why}");
+    }
+    for devices in [1, 2] {
+        let run = |strategy| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut scenario = Scenario::new(folder.path());
+            scenario.config.devices = Devices::Count(devices);
+            scenario.config.strategy = strategy;
+            let left = scenario.finish_on(2);
+            let last = Checkpoint::open(scenario.last()).unwrap();
+            let optimizer = std::fs::read(last.path().join("optimizer-0.cbor")).unwrap();
+            (left[0].0.clone(), optimizer)
+        };
+        assert_eq!(run(Strategy::Zero1), run(Strategy::Ddp));
+    }
+}
+
+#[test]
+fn a_step_begun_by_several_processes_goes_on_exactly() {
+    if let Some(why) = missing() {
+        return eprintln!("skipped: {why}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut scenario = Scenario::new(folder.path());
+    scenario.config.accumulate_grad_batches = 4;
+    scenario.saves_at = Some(3);
+    scenario.config.max_steps = Some(6);
+    let whole = scenario.finish_on(2)[0].0.clone();
+    let midway = scenario.config.run_dir.join("version_0/midway");
+    assert_eq!(Checkpoint::open(&midway).unwrap().progress().batch, 3);
+    scenario.saves_at = None;
+    scenario.config.resume = Some(Resume::Path(midway));
+    for (processes, is_exact) in [(2, true), (1, false)] {
+        let resumed = scenario.finish_on(processes)[0].0.clone();
+        match is_exact {
+            true => assert_eq!(resumed, whole),
+            false => assert_near(&resumed, &whole, 1e-5),
+        }
+    }
+}
+
+#[test]
+fn each_process_trains_on_samples_of_its_own() {
+    if let Some(why) = missing() {
+        return eprintln!("skipped: {why}");
+    }
+    for strategy in [Strategy::Ddp, Strategy::FedAvg { every_n_steps: 2 }] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut scenario = Scenario::new(folder.path());
+        scenario.is_per_process = true;
+        scenario.config.strategy = strategy;
+        if strategy != Strategy::Ddp {
+            scenario.config.check_replicas_every_n_steps = None;
+        }
+        scenario.config.max_steps = None;
+        scenario.config.max_epochs = Some(2);
+        // 22 samples in one process and 11 in the other, in batches of 4.
+        let left = scenario.finish_on(2);
+        assert_eq!(left[0].0, left[1].0);
+        let [first, second] = [22, 11].map(|n| [(0..n).collect(), (0..n).collect::<Vec<_>>()]);
+        for (process, expected) in [(0, first.concat()), (1, second.concat())] {
+            let mut expected = expected;
+            expected.sort_unstable();
+            assert_eq!(left[process].1, expected);
+        }
+        let last = Checkpoint::open(scenario.last()).unwrap();
+        assert_eq!(
+            (last.progress().global_step, last.progress().samples),
+            (12, 66)
+        );
     }
 }
 

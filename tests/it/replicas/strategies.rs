@@ -1,6 +1,6 @@
 //! Strategies beside `ddp`.
 
-use super::{Net, assert_near, rows, trainer};
+use super::{Net, assert_near, rows};
 use crate::support::quiet;
 use burn::optim::AdamConfig;
 use burn::tensor::backend::AutodiffBackend;
@@ -25,8 +25,10 @@ fn fit<B: AutodiffBackend>(
     let (train, _) = rows::<B>(22);
     let mut data = Loaders::new(train.batch_size(4).shuffle(true));
     let optimizers = Optimizers::single(AdamConfig::new().init()).with_lr(0.01);
-    let net = Net::new(&B::Device::default());
-    let outcome = trainer(config, replicas).fit_with(net, optimizers, &mut data);
+    let device = B::Device::default();
+    let net = Net::new(&device);
+    let mut trainer = Trainer::new(config, device.clone()).with_devices(vec![device; replicas]);
+    let outcome = trainer.fit_with(net, optimizers, &mut data);
     let outcome = outcome.unwrap();
     let last = outcome.last_checkpoint.clone().unwrap();
     (outcome, last.canonicalize().unwrap())

@@ -22,6 +22,116 @@ on_each_backend!(
     another_number_of_devices_goes_on_where_the_run_was,
 );
 
+/// A loss that weighs nothing on one device does not keep the others, whose layers take statistics
+/// over all, from going on.
+#[test]
+fn a_part_that_weighs_nothing_holds_nobody_up() {
+    use burn::module::Module;
+    use burn::nn::Linear;
+    use burn::tensor::backend::Backend;
+    use firebox::nn::{SyncBatchNorm, SyncBatchNormConfig};
+    use firebox::testing::Cpu;
+
+    #[derive(Module, Debug)]
+    struct Masked<B: Backend> {
+        linear: Linear<B>,
+        norm: SyncBatchNorm<B>,
+    }
+
+    impl<B: AutodiffBackend> TrainModule for Masked<B> {
+        type Backend = B;
+        type Batch = super::Rows<B>;
+        type Eval = Masked<B::InnerBackend>;
+
+        fn training_step(&self, rows: super::Rows<B>, _cx: &mut StepContext<B>) -> Result<Loss<B>> {
+            // Samples from 2 on are masked: the second device's of each batch.
+            let valid = rows.ids.iter().filter(|id| **id % 4 < 2).count();
+            let loss = self
+                .norm
+                .forward(self.linear.forward(rows.x))
+                .square()
+                .mean();
+            Ok(Loss::weighted(loss, valid as f64))
+        }
+        fn configure_optimizers(&self) -> Result<Optimizers<Self>> {
+            Ok(Optimizers::single(burn::optim::SgdConfig::new().init()).with_lr(0.1))
+        }
+    }
+
+    impl<B: Backend> EvalModule for Masked<B> {
+        type Backend = B;
+        type Batch = super::Rows<B>;
+    }
+
+    let (config, _runs) = quiet();
+    let cpu = Default::default();
+    let model = Masked::<Cpu> {
+        linear: super::linear(super::FEATURES, 4, &cpu),
+        norm: SyncBatchNormConfig::new(4).init(&cpu),
+    };
+    let (train, _) = super::rows::<Cpu>(12);
+    let mut trainer = super::trainer(config.with_max_epochs(2), 2);
+    let outcome = trainer.fit(model, &mut Loaders::new(train.batch_size(4)));
+    assert_eq!(outcome.unwrap().progress.global_step, 6);
+}
+
+/// Steps by hand, of which one device has no samples.
+#[test]
+fn steps_by_hand_on_fewer_samples_than_devices() {
+    use burn::module::Module;
+    use burn::tensor::backend::Backend;
+    use firebox::testing::Cpu;
+
+    #[derive(Module, Debug)]
+    struct ByHand<B: Backend> {
+        weights: Weights<B>,
+    }
+
+    impl<B: AutodiffBackend> TrainModule for ByHand<B> {
+        type Backend = B;
+        type Batch = Tokens<B>;
+        type Eval = ByHand<B::InnerBackend>;
+
+        fn training_step(&self, _: Tokens<B>, _cx: &mut StepContext<B>) -> Result<Loss<B>> {
+            Err(Error::user("steps are by hand"))
+        }
+        fn configure_optimizers(&self) -> Result<Optimizers<Self>> {
+            let sgd = || burn::optim::SgdConfig::new().init();
+            Ok(Optimizers::manual()
+                .with_lr(1.0)
+                .with_group(ParamGroup::new("a", ["weights.a"], sgd()))
+                .with_group(ParamGroup::new("b", ["weights.b"], sgd())))
+        }
+        fn manual_step(self, batch: Tokens<B>, cx: &mut ManualStep<'_, Self>) -> Result<Self> {
+            let loss = self.weights.loss(batch.gradients.clone());
+            let model = cx.step("a", self, loss)?;
+            let loss = model.weights.loss(batch.gradients);
+            cx.step("b", model, loss)
+        }
+    }
+
+    impl<B: Backend> EvalModule for ByHand<B> {
+        type Backend = B;
+        type Batch = Tokens<B>;
+    }
+
+    let run = |devices| {
+        let (config, _runs) = quiet();
+        let tokens = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]];
+        let train = sequences::<Cpu>(tokens.map(|token| vec![token]).to_vec()).batch_size(3);
+        let weights = Weights::new(0.0, 0.0);
+        let mut trainer = super::trainer(config.with_max_epochs(2), devices);
+        let outcome = trainer
+            .fit(ByHand { weights }, &mut Loaders::new(train))
+            .unwrap();
+        (outcome.model.weights.values(), outcome.progress)
+    };
+    let one = run(1);
+    for devices in [2, 3] {
+        assert_eq!(run(devices), one);
+    }
+}
+
 /// Trains weights on so many devices; what they end with, and what was logged.
 fn fit<B: AutodiffBackend>(
     config: TrainerConfig,
@@ -204,6 +314,8 @@ fn a_stop_a_save_and_an_accumulation_group_over_devices_go_on_exactly() {
     let resumed = run(config.with_resume(Resume::Path(midway)));
     // The run that saved goes on from what it saved, so the two are equal bit by bit.
     assert_eq!(resumed.model.values(), saved.model.values());
-    let loss = |outcome: &FitOutcome<_>| outcome.metrics.get("train/loss_epoch");
-    assert_eq!(loss(&resumed), loss(&saved));
+    for name in ["train/loss_epoch", "train/loss"] {
+        let loss = |outcome: &FitOutcome<_>| outcome.metrics.get(name);
+        assert_eq!(loss(&resumed), loss(&saved), "{name}");
+    }
 }

@@ -72,8 +72,8 @@ fn wrong_settings_exit_with_2() {
             "error: --devices: `devices` is `0`; use `auto`, `all` (or -1), a count from 1 (`2`), or different device ids (`0,2`; one alone is `0,`)",
         ),
         (
-            ["--devices", "2"],
-            "error: `devices` is `2`, but there is only 1 device; flex has 0: CPU",
+            ["--devices", "1025"],
+            "error: `devices` is `1025`, but a processor has at most 1024 replicas; flex has 0: CPU",
         ),
         (
             ["--max-epochs", "-3"],

@@ -59,8 +59,8 @@ fn no_device_at_all() {
 #[test]
 fn more_devices_than_there_are() {
     assert_refused(
-        |config| config.with_devices(2),
-        "`devices` is `2`, but there is only 1 device; flex has 0: CPU",
+        |config| config.with_devices(1025),
+        "`devices` is `1025`, but a processor has at most 1024 replicas; flex has 0: CPU",
     );
     assert_refused(
         |config| config.with_devices([3]),
