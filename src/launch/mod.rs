@@ -136,7 +136,9 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
         .as_ref()
         .err()
         .is_none_or(|e| e.kind() == ErrorKind::Interrupted);
-    if let Some(job) = job.filter(|_| signals::wants_requeue() && is_saved)
+    // One process asks for all of them.
+    let asks = is_saved && signals::wants_requeue() && mark().is_none();
+    if let Some(job) = job.filter(|_| asks)
         && let Err(error) = job.requeue()
     {
         eprintln!("error: {error}");
