@@ -56,7 +56,7 @@ impl Mnist {
 }
 
 impl<B: AutodiffBackend> DataModule<Classifier<B>> for Mnist {
-    fn prepare(&mut self) -> Result<()> {
+    fn setup(&mut self, _stage: Stage) -> Result<()> {
         if self.train.is_empty() {
             self.train = read_digits(&self.dir, "train")?;
             self.test = read_digits(&self.dir, "t10k")?;

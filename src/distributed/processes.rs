@@ -95,7 +95,7 @@ fn sums_of_parts(
                 parts.push(reader.values(format, len)?);
             }
         }
-        sums.push(sum(&parts, 0..len)?);
+        sums.push(sum(parts.iter(), 0..len, 1.0)?.0);
     }
     Ok(sums)
 }

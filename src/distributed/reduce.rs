@@ -6,7 +6,6 @@
 
 use super::values::{Pieces, Values, sum};
 use super::{Group, Stream};
-use crate::data::Shard;
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -78,22 +77,34 @@ impl Group {
     }
 
     fn reduce(&self, share: Share, divide: Divide) -> Result<Mean> {
-        let shares: Vec<Arc<Share>> = self.meet(Stream::Loop, self.locals(), share)?;
+        let mine = Arc::new(share);
+        let shares: Vec<Arc<Arc<Share>>> =
+            self.meet(Stream::Loop, self.locals(), Arc::clone(&mine))?;
         let local: f64 = shares.iter().map(|share| share.weight).sum();
-        if !self.has_other_processes() {
-            let factor = divide.factor(local);
-            let part = self.part_of(&shares, factor.unwrap_or(0.0))?;
-            let parts = self.meet(Stream::Loop, self.locals(), part)?;
-            let mut mean = joined(&parts, local, note_of(&shares))?;
+        let note = shares
+            .first()
+            .map_or_else(Vec::new, |first| first.note.clone());
+        let is_whole = !self.has_other_processes();
+        let factor = if is_whole {
+            divide.factor(local)
+        } else {
+            Some(1.0)
+        };
+        let part = self.part_of(&shares, factor.unwrap_or(0.0))?;
+        // The others have theirs to themselves when they come to the next meeting, and may write
+        // into them: to fill memory again is much faster than to fill memory that is new.
+        drop(shares);
+        let parts = self.meet(Stream::Loop, self.locals(), part)?;
+        let own = Arc::try_unwrap(mine).map_or_else(|_| Vec::new(), |share| share.pieces);
+        if is_whole {
+            let mut mean = joined(own, &parts, local, note)?;
             if factor.is_none() {
                 mean.pieces.iter_mut().for_each(|piece| *piece = None);
             }
             return Ok(mean);
         }
-        let part = self.part_of(&shares, 1.0)?;
-        let parts = self.meet(Stream::Loop, self.locals(), part)?;
         let mean = self.lead(Stream::Loop, self.locals(), |group| {
-            let sums = joined(&parts, local, note_of(&shares))?;
+            let sums = joined(own, &parts, local, note)?;
             group.reduce_over_processes(sums, divide)
         })?;
         Ok(Mean {
@@ -105,28 +116,56 @@ impl Group {
     }
 
     /// This rank's part of the sum over the replicas of its process, multiplied by `scale`.
-    fn part_of(&self, shares: &[Arc<Share>], scale: f64) -> Result<Part> {
-        let shard = Shard {
-            index: self.local(),
-            count: self.locals(),
-        };
+    fn part_of(&self, shares: &[Arc<Arc<Share>>], factor: f64) -> Result<Part> {
+        let shard = self.shard(true);
         let pieces = shares.iter().map(|s| s.pieces.len()).max().unwrap_or(0);
         let mut part = Part {
             sums: Vec::with_capacity(pieces),
             squares: Vec::with_capacity(pieces),
         };
         for index in 0..pieces {
-            let mut lists = shares
-                .iter()
-                .filter_map(|share| share.pieces.get(index)?.as_ref());
+            let lists = shares.iter().filter_map(|s| s.pieces.get(index)?.as_ref());
             let len = lists.clone().next().map_or(0, Values::len);
-            let mut total = sum(&mut lists, shard.part(len))?;
-            let squares = total.as_mut().map_or(0.0, |total| total.scale(scale));
+            let (total, squares) = sum(lists, shard.part(len), factor)?;
             part.sums.push(total);
             part.squares.push(squares);
         }
         Ok(part)
     }
+}
+
+/// The parts of all replicas, put together in what was this rank's share.
+fn joined(own: Pieces, parts: &[Arc<Part>], weight: f64, note: Vec<f64>) -> Result<Mean> {
+    let pieces = parts.first().map_or(0, |part| part.sums.len());
+    let mut mean = Mean {
+        pieces: Vec::with_capacity(pieces),
+        squares: Vec::with_capacity(pieces),
+        weight,
+        note,
+    };
+    let mut own = own.into_iter();
+    for index in 0..pieces {
+        let sums = parts
+            .iter()
+            .filter_map(|part| part.sums.get(index)?.as_ref());
+        mean.pieces.push(match own.next().flatten() {
+            Some(own) => Some(filled(own, sums)?),
+            None => concatenated(sums)?,
+        });
+        let squares = parts.iter().filter_map(|part| part.squares.get(index));
+        mean.squares.push(squares.sum());
+    }
+    Ok(mean)
+}
+
+/// These numbers in the place of those that are there.
+fn filled<'a>(mut whole: Values, parts: impl Iterator<Item = &'a Values>) -> Result<Values> {
+    let mut start = 0;
+    for part in parts {
+        whole.put(start, part)?;
+        start += part.len();
+    }
+    Ok(whole)
 }
 
 fn concatenated<'a>(mut lists: impl Iterator<Item = &'a Values> + Clone) -> Result<Option<Values>> {
@@ -136,31 +175,4 @@ fn concatenated<'a>(mut lists: impl Iterator<Item = &'a Values> + Clone) -> Resu
         lists.try_for_each(|list| whole.append(list))?;
         Ok(Some(whole))
     })
-}
-
-fn note_of(shares: &[Arc<Share>]) -> Vec<f64> {
-    shares
-        .first()
-        .map(|share| share.note.clone())
-        .unwrap_or_default()
-}
-
-/// The parts of all replicas, put together.
-fn joined(parts: &[Arc<Part>], weight: f64, note: Vec<f64>) -> Result<Mean> {
-    let pieces = parts.first().map_or(0, |part| part.sums.len());
-    let mut mean = Mean {
-        pieces: Vec::with_capacity(pieces),
-        squares: Vec::with_capacity(pieces),
-        weight,
-        note,
-    };
-    for index in 0..pieces {
-        let sums = parts
-            .iter()
-            .filter_map(|part| part.sums.get(index)?.as_ref());
-        mean.pieces.push(concatenated(sums)?);
-        let squares = parts.iter().filter_map(|part| part.squares.get(index));
-        mean.squares.push(squares.sum());
-    }
-    Ok(mean)
 }

@@ -104,7 +104,11 @@ impl Room {
             if let Some(items) = done.get() {
                 return Ok(Arc::clone(items));
             }
-            std::hint::spin_loop();
+            match started.elapsed() < self.spin / 4 {
+                true => std::hint::spin_loop(),
+                // Whoever is waited for may need the core.
+                false => std::thread::yield_now(),
+            }
         }
         let mut state = self.lock();
         loop {

@@ -29,6 +29,15 @@ impl Values {
         }
     }
 
+    /// Puts numbers in the place of those from `start` on.
+    pub(super) fn put(&mut self, start: usize, part: &Self) -> Result<()> {
+        match (self, part) {
+            (Self::F32(all), Self::F32(part)) => put(all, start, part),
+            (Self::F64(all), Self::F64(part)) => put(all, start, part),
+            _ => Err(differ()),
+        }
+    }
+
     /// Adds a part of another list to this one, which is as long as the part.
     fn add(&mut self, other: &Self, part: Range<usize>) -> Result<()> {
         match (self, other) {
@@ -89,20 +98,42 @@ impl Values {
     }
 }
 
-/// The sum of a part of each of these lists, in their order, if any is there.
+/// The sum of a part of each of these lists, in their order, times `factor`, if any is there; and the
+/// sum of its squares.
 pub(super) fn sum<'a>(
-    lists: impl IntoIterator<Item = &'a Values>,
+    lists: impl Iterator<Item = &'a Values> + Clone,
     part: Range<usize>,
-) -> Result<Option<Values>> {
-    let mut lists = lists.into_iter();
-    let Some(first) = lists.next() else {
-        return Ok(None);
+    factor: f64,
+) -> Result<(Option<Values>, f64)> {
+    let Some(first) = lists.clone().next() else {
+        return Ok((None, 0.0));
     };
-    let mut sum = first.part(part.clone());
-    for list in lists {
-        sum.add(list, part.clone())?;
+    let (mut sum, mut squares) = (first.empty(part.len()), 0.0);
+    // In blocks that stay in the processor's cache from one pass to the next.
+    for start in part.clone().step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(part.end);
+        let mut lists = lists.clone();
+        let mut total = lists
+            .next()
+            .map_or_else(|| first.empty(0), |l| l.part(block.clone()));
+        for list in lists {
+            total.add(list, block.clone())?;
+        }
+        squares += total.scale(factor);
+        sum.append(&total)?;
     }
-    Ok(Some(sum))
+    Ok((Some(sum), squares))
+}
+
+/// Numbers that fit into a processor's cache several times.
+const BLOCK: usize = 2048;
+
+fn put<T: Copy>(all: &mut [T], start: usize, part: &[T]) -> Result<()> {
+    let place = all
+        .get_mut(start..)
+        .and_then(|all| all.get_mut(..part.len()));
+    place.ok_or_else(differ)?.copy_from_slice(part);
+    Ok(())
 }
 
 fn differ() -> Error {

@@ -55,7 +55,7 @@ pub(super) fn measure<B: AutodiffBackend>(
             ));
         };
         let value = numbers(loss.clone());
-        let gradients = Gradients::of_loss(&model, loss, 1.0)?;
+        let gradients = Gradients::of_loss(&model, loss, 1.0, true)?;
         let mut found = ReadGradients {
             from: gradients.into(),
             found: Vec::new(),

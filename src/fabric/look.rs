@@ -13,6 +13,9 @@ use std::fmt::{self, Write};
 pub(crate) struct Look {
     /// How many numbers its float parameters have.
     pub(crate) parameters: usize,
+    /// Whether it has layers that use each parameter many times for a sample: convolutions,
+    /// attention.
+    pub(crate) works_hard: bool,
     /// Burn's layers in it that do not give on several devices what they give on one: they draw from
     /// a generator that all replicas share, or take statistics over the part of a batch that a
     /// replica has.
@@ -23,9 +26,11 @@ impl Look {
     pub(crate) fn at<B: Backend, M: Module<B>>(model: &M) -> Self {
         let mut look = Self::default();
         model.visit(&mut look);
-        if has_dropout(model) {
+        let text = written(model);
+        if has_dropout(&text) {
             look.layers_of_one_device.push("Dropout");
         }
+        look.works_hard |= text.contains("Attention {");
         look
     }
 }
@@ -33,6 +38,8 @@ impl Look {
 impl<B: Backend> ModuleVisitor<B> for Look {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         self.parameters += param.val().shape().num_elements();
+        // The kernel of a convolution has channels in, channels out, and a length or more.
+        self.works_hard |= D >= 3;
     }
 
     fn enter_module(&mut self, name: &str, container: &str) {
@@ -44,15 +51,19 @@ impl<B: Backend> ModuleVisitor<B> for Look {
     }
 }
 
-/// Whether Burn's `Dropout` is somewhere in the model, and drops anything. It has no parameters, so
-/// that no visit comes by it; but every module says what it is made of.
-fn has_dropout(model: &impl fmt::Debug) -> bool {
-    const DROPOUT: &str = "Dropout { prob: ";
+/// What a module says it is made of. No visit comes by layers without parameters.
+fn written(model: &impl fmt::Debug) -> String {
     let mut text = Capped(String::new());
     // What is beyond the cap is not looked at.
     let _ = write!(text, "{model:?}");
-    let mut found = text.0.match_indices(DROPOUT);
-    found.any(|(at, _)| !text.0[at + DROPOUT.len()..].starts_with("0.0 "))
+    text.0
+}
+
+/// Whether Burn's `Dropout` is somewhere in the model, and drops anything.
+fn has_dropout(text: &str) -> bool {
+    const DROPOUT: &str = "Dropout { prob: ";
+    let mut found = text.match_indices(DROPOUT);
+    found.any(|(at, _)| !text[at + DROPOUT.len()..].starts_with("0.0 "))
 }
 
 /// Takes no more text than a model without tensors has.

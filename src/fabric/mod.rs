@@ -5,6 +5,7 @@ mod average;
 mod collectives;
 mod lane;
 mod look;
+mod manual;
 mod state;
 mod strategy;
 
@@ -19,12 +20,9 @@ use crate::config::{GradientClip, Strategy, TrainerConfig};
 use crate::data::{Batch, EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
-use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
+use crate::module::{Loss, LossValue, TrainModule, short_type_name};
 use crate::nn::context::{self, PassContext, within};
-use crate::optim::{
-    Checked, Gradients, ManualStep, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
-};
-use crate::panics;
+use crate::optim::{Checked, Gradients, OptimizerSet, Optimizers, StepOutcome, UpdateRules};
 use crate::parameters::parameters;
 use burn::tensor::backend::AutodiffBackend;
 use std::time::Duration;
@@ -272,7 +270,9 @@ impl<B: AutodiffBackend> Fabric<B> {
             LossValue::Gradients(gradients) => {
                 Gradients::from(gradients).scale(state.present()?, factor)
             }
-            LossValue::Tensor(loss) => Gradients::of_loss(state.present()?, loss, factor)?,
+            LossValue::Tensor(loss) => {
+                Gradients::of_loss(state.present()?, loss, factor, self.group.is_alone())?
+            }
         };
         state.gradients = Some(match state.gradients.take() {
             None => gradients,
@@ -420,73 +420,5 @@ impl<B: AutodiffBackend> Fabric<B> {
             ));
         }
         Ok(())
-    }
-
-    /// Runs the model's [`manual_step`](TrainModule::manual_step).
-    pub(crate) fn manual_step<M: TrainModule<Backend = B>>(
-        &self,
-        state: &mut TrainState<M>,
-        batch: M::Batch,
-        context: &mut StepContext<B>,
-        part: &Part,
-    ) -> Result<Vec<StepOutcome>> {
-        // The step may fail anywhere in the user's code: the model is kept.
-        let model = state.present()?.clone();
-        let is_alone = self.group.is_alone();
-        let weight = if is_alone {
-            1.0
-        } else {
-            context.samples() as f64
-        };
-        let mean = |model: &M, group: &str, gradients, rates| {
-            if is_alone {
-                return Ok((Some(gradients), rates));
-            }
-            self.announce(part, Some(group))?;
-            average::mean(model, Some(gradients), weight, rates, &self.group)
-        };
-        let mut step = ManualStep {
-            optimizers: &mut state.optimizers,
-            rules: self.rules,
-            weight,
-            mean: &mean,
-            context,
-            outcomes: Vec::new(),
-        };
-        let stepped = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
-        let outcomes = step.outcomes;
-        self.announce(part, None)?;
-        state.model = Some(stepped);
-        Ok(outcomes)
-    }
-
-    /// Takes the steps that other ranks take by hand on a batch of which this one has no samples.
-    pub(crate) fn follow_manual_step<M: TrainModule<Backend = B>>(
-        &self,
-        state: &mut TrainState<M>,
-        part: &Part,
-    ) -> Result<Vec<StepOutcome>> {
-        let mut outcomes = Vec::new();
-        while let Some(group) = self.announce(part, None)? {
-            let model = state.present()?.clone();
-            let rates = state.optimizers.rates();
-            let (mean, rates) = average::mean(&model, None, 0.0, rates, &self.group)?;
-            let (stepped, outcome) = state
-                .optimizers
-                .step_group(model, mean, &group, self.rules, &rates)?;
-            state.model = Some(stepped);
-            outcomes.push(outcome);
-        }
-        Ok(outcomes)
-    }
-
-    /// Tells ranks without samples which group of parameters the others step next, or that there is
-    /// no further step; what the others told.
-    fn announce(&self, part: &Part, group: Option<&str>) -> Result<Option<String>> {
-        if part.is_full {
-            return Ok(None);
-        }
-        let told = self.group.all_gather(group.map(str::to_owned))?;
-        Ok(told.into_iter().flatten().next())
     }
 }

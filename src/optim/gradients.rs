@@ -48,11 +48,13 @@ impl Gradients {
         }
     }
 
-    /// The gradients of `loss`, times `factor`, by a backward pass.
+    /// The gradients of `loss`, times `factor`, by a backward pass. `are_final` says that they are
+    /// not added to others first.
     pub(crate) fn of_loss<M: TrainModule>(
         model: &M,
         loss: Tensor<M::Backend, 1>,
         factor: f64,
+        are_final: bool,
     ) -> Result<Self> {
         let [elements] = loss.dims();
         if elements != 1 {
@@ -67,21 +69,22 @@ impl Gradients {
             } else {
                 loss.mul_scalar(factor)
             };
-            Self::collect(model, scaled.backward())
+            Self::collect(model, scaled.backward(), are_final)
         })
         .map_err(|e| e.context("backward pass"))
     }
 
-    /// Takes each parameter's gradient from a backward pass. In the host's memory its squares are
-    /// summed at once, which is cheaper than to visit it again.
+    /// Takes each parameter's gradient from a backward pass. In the host's memory the squares of
+    /// final ones are summed at once, which is cheaper than to visit them again.
     fn collect<M: TrainModule>(
         model: &M,
         from: <M::Backend as AutodiffBackend>::Gradients,
+        are_final: bool,
     ) -> Result<Self> {
         let mut collect = Collect::<M::Backend> {
             from,
             to: GradientsParams::new(),
-            inspect: on_host::<M::Backend>().then(Inspect::default),
+            inspect: (are_final && on_host::<M::Backend>()).then(Inspect::default),
         };
         model.visit(&mut collect);
         Ok(Self {
@@ -460,7 +463,7 @@ mod tests {
         let batch = line_data().batch_size(32);
         let batch = batch.iter(crate::data::EpochSpec::new(Default::default()));
         let batch = batch.unwrap().next().unwrap().unwrap().value.unwrap();
-        Gradients::of_loss(line, line.loss(batch), factor).unwrap()
+        Gradients::of_loss(line, line.loss(batch), factor, true).unwrap()
     }
 
     #[test]

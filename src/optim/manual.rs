@@ -32,7 +32,7 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// # Errors
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
-        let gradients = Gradients::of_loss(&model, loss, self.weight)?;
+        let gradients = Gradients::of_loss(&model, loss, self.weight, true)?;
         let rates = self.optimizers.rates();
         let (gradients, rates) = (self.mean)(&model, group, gradients, rates)?;
         let optimizers = &mut *self.optimizers;

@@ -8,8 +8,8 @@ use crate::fabric::{Fabric, Lane, Look};
 use crate::panics;
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// The threads of a trainer's replicas. Backends keep memory for every thread that they have seen,
@@ -52,6 +52,9 @@ impl<B: AutodiffBackend> Ranks<B> {
         lanes: &mut Lanes,
         link: Option<Arc<dyn Link>>,
     ) -> Result<Self> {
+        if on_host::<B>() {
+            keep_memory();
+        }
         if devices.is_empty() {
             return Err(Error::config(
                 "there is no device to train on; give at least one",
@@ -144,6 +147,15 @@ impl Started {
     }
 }
 
+/// Has glibc keep memory of up to 31 MB that is freed, for the next time. Otherwise it gives all that
+/// is larger than 128 kB back to the system and asks for it again, at every step, and the system
+/// clears it each time: that costs a third of a step of a small network. glibc takes larger limits
+/// from the largest block that it has seen freed; on other systems this does nothing.
+fn keep_memory() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| drop(std::hint::black_box(Vec::<u8>::with_capacity(31 << 20))));
+}
+
 /// How many replicas of a model make sense on so many cores: one on each, as long as each has
 /// enough to do between two meetings. One, if the layers of the model would not give with several
 /// what they give with one.
@@ -157,13 +169,21 @@ pub(super) fn useful_replicas<B: AutodiffBackend, M: AutodiffModule<B>>(
         return 1;
     }
     let samples = batch_size.unwrap_or(1);
-    let by_samples = samples / MIN_SAMPLES;
+    let enough = match look.works_hard {
+        true => MIN_SAMPLES,
+        false => MIN_SAMPLES_OF_PERCEPTRONS,
+    };
+    let by_samples = samples / enough;
     let by_work = look.parameters.saturating_mul(samples) / MIN_WORK;
     cores.min(by_samples).min(by_work).max(1)
 }
 
 /// Fewer samples than these make a replica's kernels slow.
 const MIN_SAMPLES: usize = 16;
+
+/// Where each parameter is used once for a sample, there is less to do between two meetings, which
+/// take time for each parameter.
+const MIN_SAMPLES_OF_PERCEPTRONS: usize = 128;
 
 /// Parameters times samples that a replica has to have for a step to be longer than a meeting.
 const MIN_WORK: usize = 500_000;
