@@ -293,17 +293,16 @@ impl Group {
         among: usize,
         mine: T,
     ) -> Result<Vec<Arc<T>>> {
-        self.meet_within(stream, among, mine, self.timeout)
+        self.meet_within(stream, among, Arc::new(mine), self.timeout)
     }
 
     fn meet_within<T: Any + Send + Sync>(
         &self,
         stream: Stream,
         among: usize,
-        mine: T,
+        mine: Arc<T>,
         timeout: Duration,
     ) -> Result<Vec<Arc<T>>> {
-        let mine: Item = Arc::new(mine);
         let items = self.room.meet(self.local, stream, among, mine, timeout)?;
         let item = |item: &Item| {
             Arc::clone(item).downcast::<T>().map_err(|_| {
@@ -337,7 +336,7 @@ impl Group {
         // The first may wait for other processes as long as the timeout, so that the others here
         // wait longer.
         let timeout = self.timeout.saturating_add(GRACE);
-        let done = self.meet_within(stream, among, done.map(Arc::new), timeout)?;
+        let done = self.meet_within(stream, among, Arc::new(done.map(Arc::new)), timeout)?;
         let first = done.first().and_then(|first| first.as_ref().as_ref());
         first.cloned().ok_or_else(not_sent)
     }

@@ -78,8 +78,8 @@ impl Group {
 
     fn reduce(&self, share: Share, divide: Divide) -> Result<Mean> {
         let mine = Arc::new(share);
-        let shares: Vec<Arc<Arc<Share>>> =
-            self.meet(Stream::Loop, self.locals(), Arc::clone(&mine))?;
+        let (locals, timeout) = (self.locals(), self.timeout);
+        let shares = self.meet_within(Stream::Loop, locals, Arc::clone(&mine), timeout)?;
         let local: f64 = shares.iter().map(|share| share.weight).sum();
         let note = shares
             .first()
@@ -116,7 +116,7 @@ impl Group {
     }
 
     /// This rank's part of the sum over the replicas of its process, multiplied by `scale`.
-    fn part_of(&self, shares: &[Arc<Arc<Share>>], factor: f64) -> Result<Part> {
+    fn part_of(&self, shares: &[Arc<Share>], factor: f64) -> Result<Part> {
         let shard = self.shard(true);
         let pieces = shares.iter().map(|s| s.pieces.len()).max().unwrap_or(0);
         let mut part = Part {

@@ -50,7 +50,7 @@ impl<M: TrainModule> TrainState<M> {
     /// The model as it is now.
     ///
     /// # Panics
-    /// After an [`optimizer_step`](Fabric::optimizer_step) that has reported a panic of an
+    /// After an [`optimizer_step`](crate::Fabric::optimizer_step) that has reported a panic of an
     /// optimizer, later than its first step: the model was lost in it.
     pub fn model(&self) -> &M {
         match &self.model {

@@ -105,7 +105,7 @@ fn a_stream_that_ends_early_on_one_replica_holds_nobody_up() {
     let opened = AtomicUsize::new(0);
     let loader = Loader::from_stream(
         move |_epoch| {
-            let items = if opened.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            let items = if opened.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
                 10
             } else {
                 5
