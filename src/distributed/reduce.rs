@@ -4,7 +4,7 @@
 //! all others. So the work is shared, every number is summed once and in one order, and all ranks
 //! end with the same bits.
 
-use super::values::{Pieces, Values, sum};
+use super::values::{Pieces, Values, differ, sum};
 use super::{Group, Stream};
 use crate::error::Result;
 use std::sync::Arc;
@@ -126,6 +126,9 @@ impl Group {
         for index in 0..pieces {
             let lists = shares.iter().filter_map(|s| s.pieces.get(index)?.as_ref());
             let len = lists.clone().next().map_or(0, Values::len);
+            if lists.clone().any(|list| list.len() != len) {
+                return Err(differ());
+            }
             let (total, squares) = sum(lists, shard.part(len), factor)?;
             part.sums.push(total);
             part.squares.push(squares);

@@ -136,7 +136,7 @@ fn put<T: Copy>(all: &mut [T], start: usize, part: &[T]) -> Result<()> {
     Ok(())
 }
 
-fn differ() -> Error {
+pub(super) fn differ() -> Error {
     Error::new(
         ErrorKind::Aborted,
         "ranks differ in the shapes or number formats of their tensors; all must build the same \
