@@ -4,7 +4,7 @@
 //! one. Each device holds a copy of the model and computes a part of the batch, so Burn's
 //! `BatchNorm` normalizes each part by itself, and Burn's `Dropout` draws from one generator for
 //! the whole process, whose numbers depend on which device comes first. The layers here take the
-//! place of Burn's: same fields, same records, same numbers on one device.
+//! place of Burn's: same settings, same records.
 //!
 //! ```
 //! use burn::module::Module;
