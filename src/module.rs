@@ -315,7 +315,7 @@ impl<B: Backend> StepContext<B> {
         &self.progress
     }
 
-    /// The samples in this batch.
+    /// The samples in this batch: on several devices, in this one's part of it.
     pub fn samples(&self) -> usize {
         self.samples
     }

@@ -27,6 +27,8 @@ use std::time::Duration;
 ///
 /// Hooks run in the order the callbacks were given. They look through a [`RunContext`] and leave
 /// requests in it (stop, save); the loop serves those in one place, after all callbacks have run.
+/// On several devices or processes, the callbacks of the first alone run, and what they ask for is
+/// done by all.
 ///
 /// ```
 /// use firebox::prelude::*;
@@ -198,7 +200,7 @@ pub struct BatchInfo {
     pub index: usize,
     /// Batches in the epoch, if that is known.
     pub total: Option<usize>,
-    /// Samples in the batch.
+    /// Samples in the batch, over all devices.
     pub samples: usize,
 }
 
