@@ -1,5 +1,6 @@
 //! A model's gradients and parameters as lists of numbers that ranks share, and back.
 
+use crate::accelerators::on_host;
 use crate::distributed::{Group, Mean, Pieces, Share, Values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
@@ -31,10 +32,26 @@ pub(super) fn mean<M: TrainModule>(
         weight,
         note,
     } = mean;
-    match weight > 0.0 {
-        true => Ok((Some(given(model, pieces, &squares)?), note)),
-        false => Ok((None, note)),
+    if weight <= 0.0 {
+        return Ok((None, note));
     }
+    if !on_host::<M::Backend>() {
+        drain(model)?;
+    }
+    Ok((Some(given(model, pieces, &squares)?), note))
+}
+
+/// Waits until the devices have computed what is pending, which is something else on every rank (a
+/// loss to be logged, or nothing). The update would be joined with it into kernels that round in
+/// another way.
+fn drain<M: TrainModule>(model: &M) -> Result<()> {
+    for device in model.devices() {
+        M::Backend::sync(&device).map_err(|e| {
+            let error = Error::new(ErrorKind::Backend, "cannot wait for the device");
+            error.with_source(format!("{e:?}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Σ of all ranks' gradients, and of what they weigh.

@@ -414,8 +414,8 @@ impl<B: AutodiffBackend> Fabric<B> {
             return Err(Error::new(
                 ErrorKind::Backend,
                 format!(
-                    "ranks 0 and {rank} have different values of `{path}`, which only an error of \
-                     the hardware or its driver can bring about"
+                    "ranks 0 and {rank} have different values of `{path}`: a device has computed the \
+                     same step otherwise"
                 ),
             ));
         }

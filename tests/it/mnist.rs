@@ -35,7 +35,7 @@ fn unpacked(name: &str) -> Vec<u8> {
 
 fn prepared(dir: &Path) -> Result<Mnist> {
     let mut mnist = Mnist::new(dir.to_path_buf(), 500);
-    DataModule::<Classifier<B>>::prepare(&mut mnist)?;
+    DataModule::<Classifier<B>>::setup(&mut mnist, Stage::Train)?;
     Ok(mnist)
 }
 
