@@ -375,7 +375,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         state: &mut TrainState<M>,
         in_group: bool,
     ) -> Result<()> {
-        self.settle(state)?;
+        self.unite(state)?;
         if self.is_sharded() {
             self.collect_optimizers(state)?;
         }

@@ -1,6 +1,7 @@
 //! What ranks do with their gradients.
 
 use super::{Fabric, TrainState, average};
+use crate::accelerators::on_host;
 use crate::config::Strategy;
 use crate::distributed::Share;
 use crate::error::Result;
@@ -166,6 +167,19 @@ impl<B: AutodiffBackend> Fabric<B> {
         match self.group.is_root() {
             true => Ok(()),
             false => state.set_parameters(pieces),
+        }
+    }
+
+    /// As [`settle`](Self::settle), and on GPUs gives all ranks the first rank's parameters: their
+    /// kernels may round in another way from device to device.
+    pub(crate) fn unite<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+    ) -> Result<()> {
+        self.settle(state)?;
+        match on_host::<B>() {
+            true => Ok(()),
+            false => state.take_parameters(&self.group),
         }
     }
 

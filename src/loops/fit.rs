@@ -131,7 +131,7 @@ pub(crate) fn fit<M: TrainModule>(
         }
     };
     let fabric = run.fabric;
-    fabric.lane.run(|| fabric.settle(state))?;
+    fabric.lane.run(|| fabric.unite(state))?;
     run.results = Metrics::default();
     run.train_hook(state, |c, cx| c.on_fit_end(cx))?;
     run.serve(state)?;
@@ -512,7 +512,7 @@ fn validate<M: TrainModule>(
     plan: &Plan,
 ) -> Result<()> {
     let fabric = run.fabric;
-    fabric.lane.run(|| fabric.settle(state))?;
+    fabric.lane.run(|| fabric.unite(state))?;
     let (model, optimizers, batch) = (state.model(), Some(&state.optimizers), run.batch);
     let place = run.at().of("validation");
     evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;

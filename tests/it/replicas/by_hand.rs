@@ -42,7 +42,13 @@ pub fn a_loop_by_hand_gives_what_one_device_gives<B: AutodiffBackend>() {
             Ok(state.into_model()?.values())
         });
         let values = values.unwrap();
-        assert!(values.iter().all(|other| *other == values[0]));
+        for other in &values {
+            match std::any::type_name::<B>().contains("Cube") {
+                false => assert_eq!(*other, values[0]),
+                // A GPU's kernels may round in another way from device to device.
+                true => assert_near(other, &values[0], 1e-5),
+            }
+        }
         values[0].clone()
     };
     let one = train(1);

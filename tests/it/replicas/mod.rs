@@ -168,7 +168,9 @@ impl<B: Backend> PredictModule for Net<B> {
 /// A trainer with so many replicas on the first device.
 pub fn trainer<M: TrainModule>(config: TrainerConfig, replicas: usize) -> Trainer<M> {
     let device = burn::tensor::Device::<M::Backend>::default();
-    let config = config.with_check_replicas_every_n_steps(1);
+    // A GPU's kernels may round in another way from device to device.
+    let on_cpu = !std::any::type_name::<M::Backend>().contains("Cube");
+    let config = config.with_check_replicas_every_n_steps(on_cpu.then_some(1));
     Trainer::new(config, device.clone()).with_devices(vec![device; replicas])
 }
 
