@@ -182,6 +182,17 @@ impl Group {
 
     /// The bytes of each rank, by rank.
     pub(crate) fn all_gather_bytes(&self, mine: Vec<u8>) -> Result<Arc<Vec<Vec<u8>>>> {
+        self.gathered(mine, true)
+    }
+
+    /// The bytes of each rank, by rank, for the first rank alone.
+    pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Option<Arc<Vec<Vec<u8>>>>> {
+        let all = self.gathered(mine, false)?;
+        Ok(self.is_root().then_some(all))
+    }
+
+    /// The bytes of each rank: on every process, or on the first alone.
+    fn gathered(&self, mine: Vec<u8>, on_all: bool) -> Result<Arc<Vec<Vec<u8>>>> {
         let locals = self.locals();
         let here: Vec<Arc<Vec<u8>>> = self.meet(Stream::Loop, locals, mine)?;
         let here: Vec<&[u8]> = here.iter().map(|bytes| bytes.as_slice()).collect();
@@ -189,30 +200,13 @@ impl Group {
             return Ok(Arc::new(here.into_iter().map(<[u8]>::to_vec).collect()));
         }
         self.lead(Stream::Loop, locals, |group| {
-            let packed = pack(&here);
-            let all = group.over_processes(Stream::Loop, packed)?;
+            let processes = group.processes();
+            let mut parts = vec![pack(&here)];
+            let others = if on_all { parts.concat() } else { Vec::new() };
+            parts.resize(processes, others);
+            let all = group.exchange(Stream::Loop, processes, parts)?;
             Ok(all.iter().flat_map(|bytes| unpack(bytes)).collect())
         })
-    }
-
-    /// The bytes of each rank, by rank, for the first rank alone.
-    pub(crate) fn gather_bytes(&self, mine: Vec<u8>) -> Result<Option<Vec<Vec<u8>>>> {
-        let locals = self.locals();
-        let here: Vec<Arc<Vec<u8>>> = self.meet(Stream::Loop, locals, mine)?;
-        let here: Vec<&[u8]> = here.iter().map(|bytes| bytes.as_slice()).collect();
-        let all = self.lead(Stream::Loop, locals, |group| {
-            let mut parts = vec![Vec::new(); group.processes()];
-            if let Some(first) = parts.first_mut() {
-                *first = pack(&here);
-            }
-            let all = group.exchange(Stream::Loop, group.processes(), parts)?;
-            Ok(all
-                .iter()
-                .flat_map(|bytes| unpack(bytes))
-                .collect::<Vec<_>>())
-        })?;
-        let all = Arc::try_unwrap(all).unwrap_or_else(|all| (*all).clone());
-        Ok(self.is_root().then_some(all))
     }
 
     /// Σ over the first `among` ranks, element by element, of numbers in the midst of a pass.
@@ -279,6 +273,14 @@ impl Group {
             link.fail(&error);
         }
         self.room.fail(error);
+    }
+
+    /// An error marked with this rank, unless it comes from another one.
+    pub(crate) fn marked(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Aborted => error,
+            _ => error.context(format!("rank {}", self.rank())),
+        }
     }
 
     /// The error of another rank of this process, if nobody has been given it yet.

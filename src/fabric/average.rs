@@ -184,19 +184,18 @@ fn differ() -> Error {
 
 /// Every float parameter's numbers, in the order in which the model is visited.
 pub(super) fn parameters<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> {
-    let mut read = ReadParameters::default();
-    model.visit(&mut read);
-    match read.error {
-        Some(error) => Err(error),
-        None => Ok(read.pieces),
-    }
+    read(model, false)
 }
 
 /// The numbers of what is a float parameter of the model but is not trained, such as running
 /// statistics; in the order in which the model is visited.
 pub(super) fn statistics<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> {
+    read(model, true)
+}
+
+fn read<B: Backend, M: Module<B>>(model: &M, only_untrained: bool) -> Result<Pieces> {
     let mut read = ReadParameters {
-        only_untrained: true,
+        only_untrained,
         ..ReadParameters::default()
     };
     model.visit(&mut read);

@@ -198,10 +198,7 @@ fn rank<B: AutodiffBackend, T>(
         if fabric.group.is_alone() {
             return error;
         }
-        let error = match error.kind() {
-            ErrorKind::Aborted => error,
-            _ => error.context(format!("rank {}", fabric.rank())),
-        };
+        let error = fabric.group.marked(error);
         let aborted = Error::new(ErrorKind::Aborted, error.to_string());
         fabric.group.fail(error);
         aborted

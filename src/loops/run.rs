@@ -136,7 +136,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
         }
         let error = match error.kind() {
             ErrorKind::Aborted => error.without_context(),
-            _ => error.context(format!("rank {}", group.rank())),
+            _ => group.marked(error),
         };
         group.fail(Error::new(ErrorKind::Aborted, error.to_string()));
         match error.kind() {

@@ -55,17 +55,16 @@ impl<B: AutodiffBackend> Ranks<B> {
         if on_host::<B>() {
             keep_memory();
         }
-        if devices.is_empty() {
+        let Some(first) = devices.first() else {
             return Err(Error::config(
                 "there is no device to train on; give at least one",
             ));
-        }
+        };
         let timeout = config.collective_timeout.as_duration();
         let groups = Group::new(devices.len(), link, timeout)?;
         if groups.first().is_none_or(Group::is_alone) {
-            let device = devices.first().cloned().unwrap_or_default();
             return Ok(Self {
-                first: Fabric::from_config(config, device),
+                first: Fabric::from_config(config, first.clone()),
                 others: Vec::new(),
             });
         }
@@ -112,11 +111,7 @@ impl<B: AutodiffBackend> Ranks<B> {
 
 fn work<B: AutodiffBackend>(fabric: &Fabric<B>, job: Job<B>, _done: Sender<()>) {
     if let Err(error) = panics::catch(ErrorKind::User, || job(fabric)) {
-        let rank = fabric.group.rank();
-        fabric.group.fail(match error.kind() {
-            ErrorKind::Aborted => error,
-            _ => error.context(format!("rank {rank}")),
-        });
+        fabric.group.fail(fabric.group.marked(error));
     }
 }
 
