@@ -5,6 +5,7 @@ mod probe;
 
 use burn::backend::Autodiff;
 use burn_cuda::CudaDevice;
+use firebox_autocast::Autocast;
 use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
 use nvml_wrapper::Nvml;
 
@@ -15,7 +16,7 @@ use nvml_wrapper::Nvml;
 pub struct Cuda;
 
 impl Accelerator for Cuda {
-    type Backend = Autodiff<burn_cuda::Cuda>;
+    type Backend = Autodiff<Autocast<burn_cuda::Cuda>>;
     const NAME: &'static str = "cuda";
     const KIND: Kind = Kind::Gpu;
 

@@ -1,6 +1,7 @@
 //! The `flex` accelerator: Burn's fast CPU backend.
 
 use burn::backend::Autodiff;
+use firebox_autocast::Autocast;
 use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 
 /// Burn's fast CPU backend, with autodiff.
@@ -8,7 +9,7 @@ use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, h
 pub struct Flex;
 
 impl Accelerator for Flex {
-    type Backend = Autodiff<burn_flex::Flex>;
+    type Backend = Autodiff<Autocast<burn_flex::Flex>>;
     const NAME: &'static str = "flex";
     const KIND: Kind = Kind::Cpu;
 

@@ -1,6 +1,7 @@
 //! The `ndarray` accelerator: Burn's reference CPU backend.
 
 use burn::backend::Autodiff;
+use firebox_autocast::Autocast;
 use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 
 /// Burn's reference CPU backend, with autodiff.
@@ -11,7 +12,7 @@ pub struct NdArray;
 pub type Reference = Autodiff<burn_ndarray::NdArray<f64>>;
 
 impl Accelerator for NdArray {
-    type Backend = Autodiff<burn_ndarray::NdArray>;
+    type Backend = Autodiff<Autocast<burn_ndarray::NdArray>>;
     const NAME: &'static str = "ndarray";
     const KIND: Kind = Kind::Cpu;
 

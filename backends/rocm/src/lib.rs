@@ -5,6 +5,7 @@ mod probe;
 
 use burn::backend::Autodiff;
 use burn_rocm::RocmDevice;
+use firebox_autocast::Autocast;
 use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
 
 /// AMD graphics processors, with autodiff.
@@ -14,7 +15,7 @@ use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
 pub struct Rocm;
 
 impl Accelerator for Rocm {
-    type Backend = Autodiff<burn_rocm::Rocm>;
+    type Backend = Autodiff<Autocast<burn_rocm::Rocm>>;
     const NAME: &'static str = "rocm";
     const ALIASES: &'static [&'static str] = &["hip"];
     const KIND: Kind = Kind::Gpu;

@@ -6,6 +6,7 @@ mod loader;
 use adapter::Found;
 use burn::backend::Autodiff;
 use burn_wgpu::WgpuDevice;
+use firebox_autocast::Autocast;
 use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
 use std::sync::OnceLock;
 
@@ -25,7 +26,7 @@ compile_error!("feature `vulkan` cannot be used on macOS; use `metal`");
 pub struct Wgpu;
 
 impl Accelerator for Wgpu {
-    type Backend = Autodiff<Inner>;
+    type Backend = Autodiff<Autocast<Inner>>;
     const NAME: &'static str = "wgpu";
     const ALIASES: &'static [&'static str] = match cfg!(target_os = "macos") {
         true => &["webgpu", "metal"],
