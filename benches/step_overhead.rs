@@ -22,6 +22,7 @@
 )]
 #![allow(missing_docs, reason = "nobody uses a benchmark's items")]
 
+use burn::backend::Autodiff;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher};
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
@@ -52,6 +53,9 @@ const LR: f64 = 1e-3;
 
 type Item = ([f32; INPUTS], i32);
 type Device = burn::tensor::Device<Cpu>;
+
+/// What the other two run on: Burn's backend with nothing around it.
+type Plain = Autodiff<burn_flex::Flex>;
 
 fn main() {
     let steps = setting("FIREBOX_BENCH_STEPS", 3000).div_ceil(EPOCHS) * EPOCHS;
@@ -114,8 +118,8 @@ fn synthetic(samples: usize) -> Vec<Item> {
 
 fn by_hand(data: &[Item]) {
     let device = Device::default();
-    let loader = burn_loader::<Cpu>(data);
-    let mut model = Mlp::<Cpu>::new(&device);
+    let loader = burn_loader::<Plain>(data);
+    let mut model = Mlp::<Plain>::new(&device);
     let mut optimizer = AdamConfig::new().init();
     for _ in 0..EPOCHS {
         for batch in loader.iter() {
@@ -145,7 +149,7 @@ fn by_trainer(data: &[Item]) {
 
 fn by_burn_train(data: &[Item]) {
     let files = tempfile::tempdir().unwrap();
-    let model = Mlp::<Cpu>::new(&Device::default());
+    let model = Mlp::<Plain>::new(&Device::default());
     let training = SupervisedTraining::new(files.path(), burn_loader(data), burn_loader(&[]))
         .num_epochs(EPOCHS)
         .with_application_logger(None)

@@ -1,14 +1,13 @@
 //! Activations.
 
 use crate::Autocast;
-use crate::mode::Rule;
 use burn_backend::ops::ActivationOps;
 use burn_backend::tensor::FloatTensor;
 use burn_backend::{Backend, Scalar};
 
 impl<B: Backend> ActivationOps<Self> for Autocast<B> {
     forward! {
-        Rule::AsIs =>
+        AsIs =>
         leaky_relu(tensor: F, negative_slope: Scalar) -> F;
         relu(tensor: F) -> F;
         sigmoid(tensor: F) -> F;
@@ -16,20 +15,20 @@ impl<B: Backend> ActivationOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Join =>
+        Join =>
         relu_backward(output: F, grad: F) -> F;
         sigmoid_backward(output: F, grad: F) -> F;
         prelu(tensor: F, alpha: F) -> F;
     }
 
     forward! {
-        Rule::Through =>
+        Through =>
         gelu(tensor: F) -> F;
         gelu_backward(x: F, grad: F) -> F;
     }
 
     forward! {
-        Rule::Wide =>
+        Wide =>
         log_sigmoid(tensor: F) -> F;
         log_sigmoid_backward(x: F, grad: F) -> F;
         softmax(tensor: F, dim: usize) -> F;

@@ -1,6 +1,6 @@
 //! Operations on floats, each under the rule for its operands' formats.
 
-use crate::mode::{Plan, Rule};
+use crate::mode::{self, Rule};
 use crate::tensor::cast;
 use crate::{Autocast, CastTensor, tag};
 use burn_backend::ops::{FloatTensorOps, GridSampleOptions};
@@ -12,7 +12,7 @@ use burn_backend::{
 
 impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
     forward! {
-        Rule::Made =>
+        Made =>
         float_from_data(data: TensorData, device: (&Device<Self>)) -> F;
         float_random(
             shape: Shape,
@@ -33,7 +33,7 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
 
     // The same numbers: a parameter remains known as one.
     forward! {
-        Rule::View =>
+        View =>
         float_to_device(tensor: F, device: (&Device<Self>)) -> F;
         float_transpose(tensor: F) -> F;
         float_swap_dims(tensor: F, dim1: usize, dim2: usize) -> F;
@@ -45,7 +45,7 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::AsIs =>
+        AsIs =>
         float_into_int(tensor: F, out_dtype: IntDType) -> I;
         float_repeat_dim(tensor: F, dim: usize, times: usize) -> F;
         float_add_scalar(lhs: F, rhs: Scalar) -> F;
@@ -103,12 +103,12 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
 
     // Fills with infinities on purpose.
     forward! {
-        Rule::Masks =>
+        Masks =>
         float_mask_fill(tensor: F, mask: Bool, value: Scalar) -> F;
     }
 
     forward! {
-        Rule::Join =>
+        Join =>
         float_add(lhs: F, rhs: F) -> F;
         float_sub(lhs: F, rhs: F) -> F;
         float_mul(lhs: F, rhs: F) -> F;
@@ -129,20 +129,20 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
 
     // Sums of many numbers.
     forward! {
-        Rule::Widest =>
+        Widest =>
         float_scatter_nd(data: F, indices: I, values: F, reduction: IndexingUpdateOp) -> F;
         float_scatter_add(dim: usize, tensor: F, indices: I, value: F) -> F;
         float_select_add(tensor: F, dim: usize, indices: I, value: F) -> F;
     }
 
     forward! {
-        Rule::Narrow =>
+        Narrow =>
         float_matmul(lhs: F, rhs: F) -> F;
     }
 
     // What grows fast, is exact near one point alone, or sums many numbers.
     forward! {
-        Rule::Wide =>
+        Wide =>
         float_sum(tensor: F) -> F;
         float_sum_dim(tensor: F, dim: usize) -> F;
         float_prod(tensor: F) -> F;
@@ -175,7 +175,7 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
 
     fn float_cat(tensors: Vec<FloatTensor<Self>>, dim: usize) -> FloatTensor<Self> {
         let seen: Vec<_> = tensors.iter().map(|tensor| Some(tensor.seen())).collect();
-        let plan = Plan::new(Rule::Join, "cat", &seen);
+        let plan = mode::plan(Rule::Join, "cat", &seen);
         let tensors = tensors.into_iter();
         let tensors = tensors.map(|tensor| cast::<B>(tensor, plan.operands));
         B::float_cat(tensors.collect(), dim).into()

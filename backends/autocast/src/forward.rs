@@ -4,17 +4,22 @@
 /// the backend inside. `F` is a float tensor, `OptF` one that may be absent, `I`, `Bool` and `Q` are
 /// integers, Booleans and quantized tensors.
 macro_rules! forward {
-    ($rule:expr => $($name:ident($($arg:ident: $type:tt),* $(,)?) -> $out:tt;)*) => {$(
+    ($rule:ident => $($name:ident($($arg:ident: $type:tt),* $(,)?) -> $out:tt;)*) => {$(
         fn $name($($arg: ty!($type)),*) -> ty!($out) {
             let seen = [$(seen!($type $arg)),*];
-            let plan = $crate::mode::Plan::new($rule, stringify!($name), &seen);
+            // Nearly always there is nothing to choose.
+            if $crate::mode::is_quiet() && $crate::mode::is_one_format(&seen) {
+                let tag = tag!($rule $($type $arg)*);
+                let out = B::$name($(bare!($type $arg)),*);
+                return wrap!($out out tag);
+            }
+            let plan = $crate::mode::plan($crate::mode::Rule::$rule, stringify!($name), &seen);
             let watched = $crate::watch::is_on().then(|| {
-                let tag = seen.iter().flatten().find_map(|seen| seen.tag);
-                let finite = $crate::watch::operands::<B>(&seen, [$(primitive!($type $arg)),*]);
-                (finite, tag.map(|tag| tag.path.clone()))
+                $crate::watch::operands::<B>(&seen, [$(primitive!($type $arg)),*])
             });
+            let tag = tag!($rule $($type $arg)*);
             let out = B::$name($(pass!($type $arg plan)),*);
-            done!($out out plan $rule, stringify!($name), watched)
+            done!($out out tag plan $rule, stringify!($name), watched)
         }
     )*};
 }
@@ -63,6 +68,20 @@ macro_rules! primitive {
     };
 }
 
+/// The tensor of the backend inside, as it is.
+macro_rules! bare {
+    (F $arg:ident) => {
+        $arg.primitive
+    };
+    (OptF $arg:ident) => {
+        $arg.map(|tensor| tensor.primitive)
+    };
+    ($type:tt $arg:ident) => {
+        $arg
+    };
+}
+
+/// The tensor of the backend inside, in the format of the plan.
 macro_rules! pass {
     (F $arg:ident $plan:ident) => {
         $crate::tensor::cast::<B>($arg, $plan.operands)
@@ -75,22 +94,41 @@ macro_rules! pass {
     };
 }
 
+/// The parameter that the result is: that of the operand, of which it is a view.
+macro_rules! tag {
+    (View F $arg:ident $($rest:tt)*) => {
+        $arg.tag.clone()
+    };
+    ($rule:ident $($rest:tt)*) => {
+        None
+    };
+}
+
+macro_rules! wrap {
+    (F $out:ident $tag:ident) => {
+        $crate::CastTensor {
+            primitive: $out,
+            tag: $tag,
+        }
+    };
+    ($type:tt $out:ident $tag:ident) => {{
+        let _: Option<std::sync::Arc<$crate::Tag>> = $tag;
+        $out
+    }};
+}
+
 macro_rules! done {
-    (F $out:ident $plan:ident $rule:expr, $name:expr, $watched:ident) => {{
-        let out = $crate::CastTensor {
-            primitive: $crate::tensor::cast_primitive::<B>($out, $plan.result),
-            tag: $plan.tag,
-        };
-        if let Some((true, parameter)) = $watched
-            && !matches!($rule, Rule::Made | Rule::Masks)
-        {
-            $crate::watch::result::<B>($name, parameter, &out);
+    (F $out:ident $tag:ident $plan:ident $rule:ident, $name:expr, $watched:ident) => {{
+        let primitive = $crate::tensor::cast_primitive::<B>($out, $plan.result);
+        let out = wrap!(F primitive $tag);
+        if let Some(parameter) = $watched.flatten() {
+            $crate::watch::result::<B>($crate::mode::Rule::$rule, $name, parameter, &out);
         }
         out
     }};
-    ($type:tt $out:ident $plan:ident $rule:expr, $name:expr, $watched:ident) => {{
-        let _ = ($watched, $plan.tag);
-        $out
+    ($type:tt $out:ident $tag:ident $plan:ident $rule:ident, $name:expr, $watched:ident) => {{
+        let _ = $watched;
+        wrap!($type $out $tag)
     }};
 }
 

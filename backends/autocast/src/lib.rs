@@ -45,7 +45,7 @@ mod watch;
 pub use mode::{Mode, within};
 pub use tag::{Tag, mark};
 pub use tensor::CastTensor;
-pub use watch::{Finding, Pass, in_pass, watch};
+pub use watch::{Finding, Pass, What, in_pass, watch};
 
 use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData};
 use std::cell::Cell;

@@ -1,11 +1,9 @@
 //! Which format an operation computes in.
 
-use crate::tag::Tag;
 use crate::tensor::Seen;
 use crate::watch;
 use burn_backend::{DType, FloatDType};
 use std::cell::Cell;
-use std::sync::Arc;
 
 /// How formats are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +19,16 @@ pub enum Mode {
 
 thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::AsGiven) };
+    /// Whether operations are neither brought into a format nor watched.
+    static IS_QUIET: Cell<bool> = const { Cell::new(true) };
+}
+
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.get()
+}
+
+pub(crate) fn set_quiet() {
+    IS_QUIET.set(MODE.get() == Mode::AsGiven && !watch::is_on());
 }
 
 /// Runs `body` in this mode, on this thread.
@@ -29,9 +37,11 @@ pub fn within<T>(mode: Mode, body: impl FnOnce() -> T) -> T {
     impl Drop for Restore {
         fn drop(&mut self) {
             MODE.set(self.0);
+            set_quiet();
         }
     }
     let _restore = Restore(MODE.replace(mode));
+    set_quiet();
     body()
 }
 
@@ -63,43 +73,36 @@ pub(crate) enum Rule {
 }
 
 /// The formats of one call: into which its operands are brought, and its result.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Plan {
     pub(crate) operands: Option<FloatDType>,
     pub(crate) result: Option<FloatDType>,
-    /// The parameter that the result is.
-    pub(crate) tag: Option<Arc<Tag>>,
 }
 
-impl Plan {
-    pub(crate) fn new(rule: Rule, operation: &'static str, operands: &[Option<Seen<'_>>]) -> Self {
-        let seen = || operands.iter().flatten();
-        let Some(first) = seen().next() else {
-            return Self::default();
-        };
-        let is_one_format = seen().all(|other| other.dtype == first.dtype);
-        let mode = current();
-        let tag = match rule {
-            Rule::View => first.tag.cloned(),
-            _ => None,
-        };
-        // By far the most common: nothing to do.
-        if is_one_format && (mode == Mode::AsGiven || !rule.looks_at_one()) {
-            return Self {
-                tag,
-                ..Self::default()
-            };
-        }
-        if !is_one_format && !matches!(mode, Mode::Mixed(_)) {
-            watch::formats_meet(operation, operands);
-        }
-        let (operands, result) = formats(rule, mode, operands);
-        Self {
-            operands,
-            result,
-            tag,
-        }
+/// Whether all operands that are floats have the same format.
+pub(crate) fn is_one_format<const N: usize>(operands: &[Option<Seen<'_>>; N]) -> bool {
+    let mut formats = operands.iter().flatten().map(|seen| seen.dtype);
+    formats
+        .next()
+        .is_none_or(|first| formats.all(|other| other == first))
+}
+
+/// Chooses the formats of an operation.
+pub(crate) fn plan(rule: Rule, operation: &'static str, operands: &[Option<Seen<'_>>]) -> Plan {
+    let mut formats = operands.iter().flatten().map(|seen| seen.dtype);
+    let Some(first) = formats.next() else {
+        return Plan::default();
+    };
+    let is_one_format = formats.all(|other| other == first);
+    let mode = current();
+    if is_one_format && (mode == Mode::AsGiven || !rule.looks_at_one()) {
+        return Plan::default();
     }
+    if !is_one_format && !matches!(mode, Mode::Mixed(_)) {
+        watch::formats_meet(operation, operands);
+    }
+    let (operands, result) = choose(rule, mode, operands);
+    Plan { operands, result }
 }
 
 impl Rule {
@@ -110,7 +113,7 @@ impl Rule {
 }
 
 /// The format of the operands, and that of the result if it is another.
-fn formats(
+fn choose(
     rule: Rule,
     mode: Mode,
     operands: &[Option<Seen<'_>>],

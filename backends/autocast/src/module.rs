@@ -1,6 +1,6 @@
 //! Operations of layers.
 
-use crate::mode::{self, Mode, Plan, Rule};
+use crate::mode::{self, Mode, Rule};
 use crate::tensor::{cast, cast_primitive};
 use crate::{Autocast, CastTensor};
 use burn_backend::Backend;
@@ -14,7 +14,7 @@ use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 
 impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     forward! {
-        Rule::AsIs =>
+        AsIs =>
         embedding(weights: F, indices: I) -> F;
         unfold4d(x: F, kernel_size: ([usize; 2]), options: UnfoldOptions) -> F;
         max_pool1d(
@@ -36,7 +36,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Narrow =>
+        Narrow =>
         linear(x: F, weight: F, bias: OptF) -> F;
         linear_x_backward(weight: F, output_grad: F) -> F;
         linear_weight_backward(x: F, output_grad: F) -> F;
@@ -96,7 +96,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Wide =>
+        Wide =>
         linear_bias_backward(output_grad: F) -> F;
         conv1d_bias_backward(x: F, bias: F, output_grad: F) -> F;
         conv2d_bias_backward(x: F, bias: F, output_grad: F) -> F;
@@ -118,7 +118,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Through =>
+        Through =>
         avg_pool1d(
             x: F,
             kernel_size: usize,
@@ -141,7 +141,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Join =>
+        Join =>
         avg_pool1d_backward(
             x: F,
             grad: F,
@@ -171,7 +171,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
     }
 
     forward! {
-        Rule::Widest =>
+        Widest =>
         embedding_backward(weights: F, output_grad: F, indices: I) -> F;
     }
     // The others give or take more than one tensor.
@@ -195,7 +195,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
             Some(value.seen()),
             bias,
         ];
-        let to = Plan::new(Rule::Join, "attention", &seen).operands;
+        let to = mode::plan(Rule::Join, "attention", &seen).operands;
         let bias = attn_bias.map(|bias| cast::<B>(bias, to));
         let [query, key, value] = [query, key, value].map(|tensor| cast::<B>(tensor, to));
         B::attention(query, key, value, mask, bias, options).into()
@@ -211,7 +211,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
         options: DeformConvOptions<2>,
     ) -> DeformConv2dBackward<Self> {
         let seen = [&x, &offset, &weight, &output_grad].map(|tensor| Some(tensor.seen()));
-        let to = Plan::new(Rule::Narrow, "deform_conv2d_backward", &seen).operands;
+        let to = mode::plan(Rule::Narrow, "deform_conv2d_backward", &seen).operands;
         let [x, offset, weight, output_grad] =
             [x, offset, weight, output_grad].map(|tensor| cast::<B>(tensor, to));
         let [mask, bias] = [mask, bias].map(|tensor| tensor.map(|tensor| cast::<B>(tensor, to)));
@@ -307,7 +307,7 @@ impl<B: Backend> ModuleOps<Self> for Autocast<B> {
         dim: usize,
         n: Option<usize>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let plan = Plan::new(Rule::Wide, "rfft", &[Some(signal.seen())]);
+        let plan = mode::plan(Rule::Wide, "rfft", &[Some(signal.seen())]);
         let (real, imaginary) = B::rfft(cast::<B>(signal, plan.operands), dim, n);
         let result = |tensor| cast_primitive::<B>(tensor, plan.result).into();
         (result(real), result(imaginary))
@@ -325,6 +325,6 @@ fn joined<B: Backend>(
 ) -> [B::FloatTensorPrimitive; 2] {
     let [x, gradient] = &tensors;
     let seen = [Some(x.seen()), Some(gradient.seen())];
-    let to = Plan::new(Rule::Join, operation, &seen).operands;
+    let to = mode::plan(Rule::Join, operation, &seen).operands;
     tensors.map(|tensor| cast::<B>(tensor, to))
 }

@@ -1,5 +1,6 @@
 //! Finding the first operation whose result is not finite, and operands that differ in format.
 
+use crate::mode::{self, Rule};
 use crate::tensor::{CastTensor, Seen};
 use burn_backend::{Backend, DType, FloatDType, TensorMetadata, try_read_sync};
 use std::cell::{Cell, RefCell};
@@ -89,10 +90,12 @@ pub fn watch<T>(body: impl FnOnce() -> T) -> (T, Option<Finding>) {
     impl Drop for Restore {
         fn drop(&mut self) {
             IS_ON.set(false);
+            mode::set_quiet();
         }
     }
     STATE.set(State::NEW);
     IS_ON.set(true);
+    mode::set_quiet();
     let restore = Restore;
     let result = body();
     drop(restore);
@@ -119,29 +122,32 @@ pub(crate) fn formats_meet(operation: &'static str, operands: &[Option<Seen<'_>>
     }
 }
 
-/// Notes the parameters among the operands; whether all are finite.
-pub(crate) fn operands<'a, B: Backend + 'a>(
+/// The operands of an operation before it: the parameter among them if there is one, or nothing at
+/// all if they are not finite themselves.
+pub(crate) fn operands<'a, B: Backend>(
     seen: &[Option<Seen<'_>>],
     operands: impl IntoIterator<Item = Option<&'a B::FloatTensorPrimitive>>,
-) -> bool
-where
-    B::FloatTensorPrimitive: 'a,
-{
+) -> Option<Option<String>> {
     let parameter = seen.iter().flatten().find_map(|seen| seen.tag);
-    if let Some(tag) = parameter {
-        STATE.with_borrow_mut(|state| state.last = Some(tag.path.clone()));
+    let parameter = parameter.map(|tag| tag.path.clone());
+    if let Some(path) = &parameter {
+        STATE.with_borrow_mut(|state| state.last = Some(path.clone()));
     }
     let mut operands = operands.into_iter().flatten();
-    operands.all(|operand| is_finite::<B>(operand))
+    operands
+        .all(|operand| is_finite::<B>(operand))
+        .then_some(parameter)
 }
 
-/// Looks at the result of an operation on finite operands.
+/// The result of an operation on finite operands.
 pub(crate) fn result<B: Backend>(
+    rule: Rule,
     operation: &'static str,
     parameter: Option<String>,
     result: &CastTensor<B::FloatTensorPrimitive>,
 ) {
-    if is_on() && !is_finite::<B>(&result.primitive) {
+    let is_meant = matches!(rule, Rule::Made | Rule::Masks);
+    if !is_meant && !is_finite::<B>(&result.primitive) {
         note(operation, parameter, What::NotFinite);
     }
 }
@@ -163,6 +169,7 @@ fn note(operation: &'static str, parameter: Option<String>, what: What) {
         });
     });
     IS_ON.set(false);
+    mode::set_quiet();
 }
 
 fn is_finite<B: Backend>(tensor: &B::FloatTensorPrimitive) -> bool {
