@@ -1,8 +1,8 @@
 //! A model's parameters by path.
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor};
 
 /// A float parameter.
 pub(crate) struct Parameter {
@@ -14,6 +14,7 @@ pub(crate) struct Parameter {
         allow(dead_code, reason = "the doctor alone asks for it")
     )]
     pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: DType,
 }
 
 /// Every float parameter of a model, in visiting order.
@@ -35,6 +36,7 @@ impl<B: Backend> ModuleVisitor<B> for Parameters {
             path: self.stack.join("."),
             id: param.id,
             shape: param.val().dims().to_vec(),
+            dtype: param.val().dtype(),
         });
     }
     fn enter_module(&mut self, name: &str, _container_type: &str) {

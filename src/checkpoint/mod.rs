@@ -246,11 +246,14 @@ impl Checkpoint {
         model: M,
         optimizers: Optimizers<M>,
     ) -> Result<TrainState<M>> {
-        let mut model = self.load_model(model)?;
+        let mut model = self.load_model(fabric.in_format(model)?)?;
         panics::catch(ErrorKind::User, || model.load_state(&self.state.model))
             .map_err(|e| e.context("load_state of the model"))?;
         let mut state = fabric.setup_with(model, optimizers)?;
         self.restore_optimizers(fabric, &mut state)?;
+        if let (Some(scaler), Some(saved)) = (&mut state.scaler, &self.state.scaler) {
+            scaler.resume(saved);
+        }
         if let Some(weight) = self.state.gradients {
             self.restore_gradients(weight, &mut state)?;
         }

@@ -31,6 +31,7 @@ pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState)
     run.model = panics::catch(ErrorKind::User, || Ok(model.save_state()))
         .map_err(|e| e.context("save_state of the model"))?;
     run.optimizers = state.optimizers.save_state();
+    run.scaler.clone_from(&state.scaler);
     run.gradients = gradients.as_ref().map(|(weight, _)| *weight);
     let gradients = gradients.map(|(_, mut data)| {
         let of_paths = parameters(model)

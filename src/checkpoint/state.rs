@@ -3,6 +3,7 @@
 use crate::fabric::GroupWeight;
 use crate::metric::{LogBookState, Metrics};
 use crate::optim::SetState;
+use crate::precision::Scaler;
 use crate::progress::Progress;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,6 +21,9 @@ pub(crate) struct RunState {
     pub(crate) optimizers: SetState,
     /// Of the gradients in `gradients.safetensors`, if the step is unfinished.
     pub(crate) gradients: Option<GroupWeight>,
+    /// Of the loss, in a precision that needs it.
+    #[serde(default)]
+    pub(crate) scaler: Option<Scaler>,
     /// The latest value of every name.
     pub(crate) metrics: Metrics,
     /// The unfinished epoch's values.

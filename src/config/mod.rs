@@ -6,6 +6,7 @@ mod checkpoint;
 mod hardware;
 mod layers;
 mod limits;
+mod precision;
 mod strategy;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod various;
 pub use checkpoint::{Monitor, Resume, SaveTopK};
 pub use hardware::{AcceleratorName, Devices, Precision};
 pub use limits::{FastDevRun, Limit, SanitySteps, ValCheckInterval};
+pub use precision::{LossScale, Paths, WeightAveraging};
 pub use strategy::Strategy;
 pub use time::WallTime;
 pub use various::{GradientClip, LoggerNames, ProgressMode};
@@ -138,6 +140,12 @@ settings! {
     /// The number format: `auto`, `32-true`, `64-true`, `16-mixed`, `bf16-mixed`, `16-true` or `bf16-true`
     precision: Precision = Precision::F32True, with_precision(Precision);
 
+    /// What the loss is multiplied with in `16-mixed`: `dynamic`, `dynamic:N`, or a number
+    loss_scale: LossScale = LossScale::DEFAULT, with_loss_scale(LossScale);
+
+    /// Parts of the model whose products are computed in 32 bits in a mixed precision, by path (`head.*`)
+    full_precision: Paths = Paths::none(), with_full_precision(impl Into<Paths>);
+
     /// Where all randomness starts from
     seed: u64 = 42, with_seed(u64);
 
@@ -199,7 +207,16 @@ settings! {
     /// Clip gradients: to a global norm (`1.0` or `norm:1.0`), or each entry (`value:0.5`)
     gradient_clip: Option<GradientClip> = None, with_gradient_clip(impl Into<Option<GradientClip>>);
 
-    /// Stop at the first NaN or infinite gradient, and name its parameter
+    /// Log the gradients' norm of each of the model's parts, beside the global one
+    log_grad_norms: bool = false, with_log_grad_norms(bool);
+
+    /// Average the weights over the steps: `ema:0.999`, or `swa` from 80 % of the epochs on
+    weight_averaging: Option<WeightAveraging> = None, with_weight_averaging(impl Into<Option<WeightAveraging>>);
+
+    /// Keep the optimizers' state in the host's memory between two steps; for GPUs
+    offload_optimizer: bool = false, with_offload_optimizer(bool);
+
+    /// Stop at the first NaN or infinite number, and name its layer; slow
     detect_anomaly: bool = false, with_detect_anomaly(bool);
 
     /// The folder under which each run makes its own `version_N` folder

@@ -3,7 +3,7 @@
 use super::verify::VerifyCase;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{LossValue, StepContext, TrainModule};
-use crate::optim::Gradients;
+use crate::optim::{Factors, Gradients};
 use crate::panics;
 use crate::parameters::parameters;
 use crate::progress::{Progress, Stage};
@@ -55,7 +55,7 @@ pub(super) fn measure<B: AutodiffBackend>(
             ));
         };
         let value = numbers(loss.clone());
-        let gradients = Gradients::of_loss(&model, loss, 1.0, true)?;
+        let gradients = Gradients::of_loss(&model, loss, Factors::new(1.0, None), true)?;
         let mut found = ReadGradients {
             from: gradients.into(),
             found: Vec::new(),

@@ -1,10 +1,12 @@
 //! Steps by hand, on one rank or several.
 
+use super::state::rescale;
 use super::{Fabric, Part, TrainState, average};
 use crate::error::{ErrorKind, Result};
 use crate::module::{StepContext, TrainModule};
 use crate::optim::{ManualStep, StepOutcome};
 use crate::panics;
+use crate::precision::{as_given, marked};
 use burn::tensor::backend::AutodiffBackend;
 
 impl<B: AutodiffBackend> Fabric<B> {
@@ -31,18 +33,28 @@ impl<B: AutodiffBackend> Fabric<B> {
             self.announce(part, Some(group))?;
             average::mean(model, Some(gradients), weight, rates, &self.group)
         };
+        let (optimizers, scaler) = (&mut state.optimizers, &mut state.scaler);
+        let mut stepper = |model: M, group: &str, loss| {
+            let gradients = self.gradients(&model, loss, weight, scaler.as_ref(), true)?;
+            // The optimizers compute in the parameters' own format.
+            let (model, outcome) = as_given(|| {
+                let rates = optimizers.rates();
+                let (mean, rates) = mean(&model, group, gradients, rates)?;
+                let rules = self.rules_with(scaler.as_ref());
+                optimizers.step_group(model, mean, group, rules, &rates)
+            })?;
+            rescale(scaler.as_mut(), outcome)?;
+            Ok((marked(model, &self.format), outcome))
+        };
         let mut step = ManualStep {
-            optimizers: &mut state.optimizers,
-            rules: self.rules,
-            weight,
-            mean: &mean,
+            stepper: &mut stepper,
             context,
             outcomes: Vec::new(),
         };
         let stepped = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
         let outcomes = step.outcomes;
         self.announce(part, None)?;
-        state.model = Some(stepped);
+        state.put(stepped);
         Ok(outcomes)
     }
 
@@ -57,10 +69,12 @@ impl<B: AutodiffBackend> Fabric<B> {
             let model = state.present()?.clone();
             let rates = state.optimizers.rates();
             let (mean, rates) = average::mean(&model, None, 0.0, rates, &self.group)?;
+            let rules = self.rules_with(state.scaler.as_ref());
             let (stepped, outcome) = state
                 .optimizers
-                .step_group(model, mean, &group, self.rules, &rates)?;
-            state.model = Some(stepped);
+                .step_group(model, mean, &group, rules, &rates)?;
+            rescale(state.scaler.as_mut(), outcome)?;
+            state.put(stepped);
             outcomes.push(outcome);
         }
         Ok(outcomes)

@@ -14,6 +14,7 @@ pub use collectives::Reduce;
 pub(crate) use lane::Lane;
 pub(crate) use look::Look;
 pub use state::TrainState;
+use state::rescale;
 pub(crate) use state::{GroupWeight, configured};
 
 use crate::config::{GradientClip, Strategy, TrainerConfig};
@@ -22,9 +23,13 @@ use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, TrainModule, short_type_name};
 use crate::nn::context::{self, PassContext, within};
-use crate::optim::{Checked, Gradients, OptimizerSet, Optimizers, StepOutcome, UpdateRules};
+use crate::optim::{
+    Checked, Factors, Gradients, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
+};
 use crate::parameters::parameters;
+use crate::precision::{Format, Scaler, as_given, converted, marked};
 use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{FloatDType, Tensor};
 use std::time::Duration;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
@@ -59,6 +64,7 @@ pub struct Fabric<B: AutodiffBackend> {
     timeout: Duration,
     seed: u64,
     rules: UpdateRules,
+    pub(crate) format: Format,
     sync_batchnorm: bool,
     strategy: Strategy,
     pub(crate) group: Group,
@@ -102,6 +108,7 @@ impl<B: AutodiffBackend> Fabric<B> {
     pub fn from_config(config: &TrainerConfig, device: B::Device) -> Self {
         Self {
             devices: vec![device.clone()],
+            format: Format::new::<B>(config, &device),
             device,
             timeout: config.collective_timeout.as_duration(),
             seed: config.seed,
@@ -169,21 +176,35 @@ impl<B: AutodiffBackend> Fabric<B> {
                 short_type_name::<M>()
             )));
         }
+        let model = self.in_format(model)?;
         let model = match self.group.is_alone() {
             true => model,
             false => average::shared(model, &self.group)?,
         };
         let optimizers = OptimizerSet::new(&model, optimizers)?;
-        Ok(TrainState {
-            model: Some(model),
-            optimizers,
-            gradients: None,
-            first_weight: None,
-            weight: 0.0,
-            since_average: Default::default(),
-            own: None,
-            is_unsaved: false,
-        })
+        Ok(TrainState::new(model, optimizers, self.format.clone()))
+    }
+
+    /// The model with its parameters in the format of the run's precision.
+    ///
+    /// # Errors
+    /// A precision that the device does not have.
+    pub(crate) fn in_format<M: TrainModule<Backend = B>>(&self, model: M) -> Result<M> {
+        self.format.check::<B>(&self.device)?;
+        converted(model, &self.format)
+    }
+
+    /// The model as it is evaluated in the run's precision.
+    ///
+    /// # Errors
+    /// As [`in_format`](Self::in_format).
+    pub(crate) fn evaluated<M: TrainModule<Backend = B>>(&self, model: &M) -> Result<M> {
+        Ok(marked(self.in_format(model.clone())?, &self.format))
+    }
+
+    /// Runs a forward pass in the run's precision; [`in_batch`](Self::in_batch) does so by itself.
+    pub fn autocast<T>(&self, pass: impl FnOnce() -> T) -> T {
+        self.format.within(pass)
     }
 
     /// The batches of one epoch; the order is a function of the seed and the epoch.
@@ -232,7 +253,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             first_sample: part.first_sample,
             sum: sum.then(|| self.group.sum_among(part.among)),
         };
-        within(context, pass)
+        within(context, || self.format.within(pass))
     }
 
     /// Runs the backward pass and adds the gradients, weighed, to those since the last
@@ -271,7 +292,8 @@ impl<B: AutodiffBackend> Fabric<B> {
                 Gradients::from(gradients).scale(state.present()?, factor)
             }
             LossValue::Tensor(loss) => {
-                Gradients::of_loss(state.present()?, loss, factor, self.group.is_alone())?
+                let (model, scaler) = (state.present()?, state.scaler.as_ref());
+                self.gradients(model, loss, factor, scaler, self.group.is_alone())?
             }
         };
         state.gradients = Some(match state.gradients.take() {
@@ -280,6 +302,33 @@ impl<B: AutodiffBackend> Fabric<B> {
         });
         state.weight += factor;
         Ok(())
+    }
+
+    /// The gradients of a loss that counts `weight` times.
+    fn gradients<M: TrainModule<Backend = B>>(
+        &self,
+        model: &M,
+        loss: Tensor<B, 1>,
+        weight: f64,
+        scaler: Option<&Scaler>,
+        are_final: bool,
+    ) -> Result<Gradients> {
+        let factors = Factors::new(weight, scaler.map(Scaler::scale));
+        self.format.within(|| {
+            let loss = match self.format.is_mixed() {
+                true => loss.cast(FloatDType::F32),
+                false => loss,
+            };
+            Gradients::of_loss(model, loss, factors, are_final)
+        })
+    }
+
+    /// Where the loss has a scale, gradients that are not finite are to be expected.
+    fn rules_with(&self, scaler: Option<&Scaler>) -> UpdateRules {
+        UpdateRules {
+            detect_anomaly: self.rules.detect_anomaly && scaler.is_none(),
+            ..self.rules
+        }
     }
 
     /// Averages the gradients added so far by weight, checks that they are finite, clips them and
@@ -292,6 +341,11 @@ impl<B: AutodiffBackend> Fabric<B> {
         &self,
         state: &mut TrainState<M>,
     ) -> Result<StepOutcome> {
+        // The optimizers compute in the parameters' own format.
+        as_given(|| self.step(state))
+    }
+
+    fn step<M: TrainModule<Backend = B>>(&self, state: &mut TrainState<M>) -> Result<StepOutcome> {
         let rates = state.optimizers.rates();
         if let Some(every) = self.local_steps() {
             let rates = self.group.broadcast(rates)?;
@@ -318,16 +372,20 @@ impl<B: AutodiffBackend> Fabric<B> {
             return Ok(StepOutcome::Empty);
         };
         let model = state.present()?;
-        let update = match state.optimizers.check(model, gradients, None, self.rules)? {
-            Checked::Finite(update) => update,
-            Checked::NotFinite => return Ok(StepOutcome::Skipped),
+        let rules = self.rules_with(state.scaler.as_ref());
+        let outcome = match state.optimizers.check(model, gradients, None, rules)? {
+            Checked::NotFinite => StepOutcome::Skipped,
+            Checked::Finite(update) => {
+                let grad_norm = update.grad_norm;
+                match self.is_sharded() {
+                    true => self.step_own(state, update, rates)?,
+                    false => state.step(update, rates)?,
+                }
+                StepOutcome::Stepped { grad_norm }
+            }
         };
-        let grad_norm = update.grad_norm;
-        match self.is_sharded() {
-            true => self.step_own(state, update, rates)?,
-            false => state.step(update, rates)?,
-        }
-        Ok(StepOutcome::Stepped { grad_norm })
+        rescale(state.scaler.as_mut(), outcome)?;
+        Ok(outcome)
     }
 
     /// The mean of the gradients added so far, on all ranks, and the first rank's learning rates.

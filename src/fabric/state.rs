@@ -6,8 +6,9 @@ use crate::distributed::{Group, Pieces};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exact::Exact;
 use crate::module::TrainModule;
-use crate::optim::{Gradients, OptimizerSet, Optimizers, Update};
+use crate::optim::{Gradients, OptimizerSet, Optimizers, StepOutcome, Update};
 use crate::panics;
+use crate::precision::{Format, Scaler, marked};
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,19 @@ use std::collections::HashMap;
 pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
     panics::catch(ErrorKind::User, || model.configure_optimizers())
         .map_err(|e| e.context("configure_optimizers"))
+}
+
+/// Moves the loss's scale on after a step.
+///
+/// # Errors
+/// Steps are skipped whatever the scale.
+pub(super) fn rescale(scaler: Option<&mut Scaler>, outcome: StepOutcome) -> Result<()> {
+    match (scaler, outcome) {
+        (Some(scaler), StepOutcome::Stepped { .. }) => scaler.on_step(),
+        (Some(scaler), StepOutcome::Skipped) => scaler.on_skip()?,
+        _ => {}
+    }
+    Ok(())
 }
 
 /// How much the gradients of an unfinished group weigh.
@@ -44,6 +58,9 @@ pub struct TrainState<M: TrainModule> {
     pub(super) own: Option<Own>,
     /// Whether no checkpoint is to be made of it.
     pub(super) is_unsaved: bool,
+    pub(super) format: Format,
+    /// Of the loss, in a precision that needs it.
+    pub(crate) scaler: Option<Scaler>,
 }
 
 impl<M: TrainModule> TrainState<M> {
@@ -76,19 +93,37 @@ impl<M: TrainModule> TrainState<M> {
             .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
     }
 
-    /// The same model on another device of its own, with the same optimizers, for another replica.
-    pub(crate) fn replica(&self, device: &Device<M::Backend>) -> Result<Self> {
-        let model = self.present()?;
-        let is_other = model.devices().iter().any(|other| other != device);
-        Ok(Self {
-            model: Some(average::replica(model, device)?),
-            optimizers: self.optimizers.replica(device, is_other)?,
+    /// A model that begins to train.
+    pub(super) fn new(model: M, optimizers: OptimizerSet<M>, format: Format) -> Self {
+        let scaler = format.scaler();
+        Self {
+            model: Some(marked(model, &format)),
+            optimizers,
             gradients: None,
             first_weight: None,
             weight: 0.0,
             since_average: SinceAverage::default(),
             own: None,
             is_unsaved: false,
+            format,
+            scaler,
+        }
+    }
+
+    /// Takes another state of the model.
+    pub(super) fn put(&mut self, model: M) {
+        self.model = Some(marked(model, &self.format));
+    }
+
+    /// The same model on another device of its own, with the same optimizers, for another replica.
+    pub(crate) fn replica(&self, device: &Device<M::Backend>) -> Result<Self> {
+        let model = self.present()?;
+        let is_other = model.devices().iter().any(|other| other != device);
+        let model = average::replica(model, device)?;
+        let optimizers = self.optimizers.replica(device, is_other)?;
+        Ok(Self {
+            scaler: self.scaler.clone(),
+            ..Self::new(model, optimizers, self.format.clone())
         })
     }
 
@@ -103,7 +138,7 @@ impl<M: TrainModule> TrainState<M> {
         if let Some(model) = self.model.take() {
             let stepped = self.optimizers.apply(model, update, rates);
             self.model = copy.flatten();
-            self.model = Some(stepped?);
+            self.put(stepped?);
         }
         Ok(())
     }
@@ -111,7 +146,7 @@ impl<M: TrainModule> TrainState<M> {
     /// Takes these parameters, in the order in which the model is visited.
     pub(super) fn set_parameters(&mut self, pieces: Pieces) -> Result<()> {
         if let Some(model) = self.model.take() {
-            self.model = Some(average::with_parameters(model, pieces)?);
+            self.put(average::with_parameters(model, pieces)?);
         }
         Ok(())
     }
@@ -134,7 +169,7 @@ impl<M: TrainModule> TrainState<M> {
         if !group.is_alone() {
             model = average::shared(model, group)?;
         }
-        self.model = Some(model);
+        self.put(model);
         Ok(())
     }
 

@@ -297,7 +297,7 @@ fn train_on<M: TrainModule>(
     run.progress.total_batches += 1;
     if group_is_full {
         check_replicas(run, state)?;
-        read_step(run)?;
+        read_step(run, state)?;
         run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
     }
     run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
@@ -449,7 +449,7 @@ fn check_replicas<M: TrainModule>(run: &Run<'_, M>, state: &mut TrainState<M>) -
 }
 
 /// When it is time, reads the values of the step that has been taken.
-fn read_step<M: TrainModule>(run: &mut Run<'_, M>) -> Result<()> {
+fn read_step<M: TrainModule>(run: &mut Run<'_, M>, state: &TrainState<M>) -> Result<()> {
     let every = run.config.log_every_n_steps.max(1);
     if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome
         && run.progress.global_step.is_multiple_of(every)
@@ -457,6 +457,9 @@ fn read_step<M: TrainModule>(run: &mut Run<'_, M>) -> Result<()> {
         run.logs_now = true;
         let mut values = values(&run.fabric.group, &mut run.book, Which::Group)?;
         values.insert("train/grad_norm", grad_norm);
+        if let Some(scaler) = &state.scaler {
+            values.insert("train/loss_scale", scaler.scale());
+        }
         insert_skipped(run, &mut values);
         run.set_results(values);
     }

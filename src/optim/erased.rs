@@ -6,8 +6,9 @@ use crate::panics;
 use burn::optim::{GradientsParams, Optimizer};
 use burn::record::{DoublePrecisionSettings, FullPrecisionSettings, PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Device, Element};
+use burn::tensor::{DType, Device, FloatDType, TensorData};
 use ciborium::Value;
+use firebox_autocast::restoring;
 
 /// An optimizer of any type for the module `M`.
 pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
@@ -16,11 +17,17 @@ pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
     /// The same optimizer, for another replica.
     fn boxed_clone(&self) -> Box<dyn ErasedOptimizer<M>>;
 
-    /// The state (moments) as it is now, to be encoded when there is time.
-    fn save(&self) -> SavedState;
+    /// The state (moments) as it is now, to be encoded when there is time. `format` is that of the
+    /// parameters.
+    fn save(&self, format: FloatDType) -> SavedState;
 
     /// Takes back what [`save`](Self::save) gave.
-    fn load(&mut self, state: &Value, device: &Device<M::Backend>) -> Result<()>;
+    fn load(
+        &mut self,
+        state: &Value,
+        device: &Device<M::Backend>,
+        format: FloatDType,
+    ) -> Result<()>;
 }
 
 /// An optimizer's state, in full precision, with parameters by their id. It holds the tensors that
@@ -36,32 +43,53 @@ impl<M: TrainModule, O: Optimizer<M, M::Backend> + 'static> ErasedOptimizer<M> f
         Box::new(self.clone())
     }
 
-    fn save(&self) -> SavedState {
+    fn save(&self, format: FloatDType) -> SavedState {
         let record = self.to_record();
         Box::new(move || {
-            panics::catch(ErrorKind::Backend, || match in_64_bits::<M::Backend>() {
+            panics::catch(ErrorKind::Backend, || match format == FloatDType::F64 {
                 true => encode::<M::Backend, _, DoublePrecisionSettings>(record),
                 false => encode::<M::Backend, _, FullPrecisionSettings>(record),
             })
         })
     }
 
-    fn load(&mut self, state: &Value, device: &Device<M::Backend>) -> Result<()> {
+    fn load(
+        &mut self,
+        state: &Value,
+        device: &Device<M::Backend>,
+        format: FloatDType,
+    ) -> Result<()> {
         // Burn panics where a state is not that of this kind of optimizer.
-        *self = panics::catch(ErrorKind::Config, || {
-            let record = match in_64_bits::<M::Backend>() {
-                true => decode::<M::Backend, _, DoublePrecisionSettings>(state, device)?,
-                false => decode::<M::Backend, _, FullPrecisionSettings>(state, device)?,
-            };
-            Ok(self.clone().load_record(record))
-        })?;
+        let load = || {
+            panics::catch(ErrorKind::Config, || {
+                let record = match format == FloatDType::F64 {
+                    true => decode::<M::Backend, _, DoublePrecisionSettings>(state, device)?,
+                    false => decode::<M::Backend, _, FullPrecisionSettings>(state, device)?,
+                };
+                Ok(self.clone().load_record(record))
+            })
+        };
+        *self = match format {
+            FloatDType::F32 => load()?,
+            // Burn reads records back in 32 bits.
+            format => restoring(format, wide_tensors(state), load)?,
+        };
         Ok(())
     }
 }
 
-/// Burn's records hold floats in 32 bits unless told otherwise.
-fn in_64_bits<B: Backend>() -> bool {
-    B::FloatElem::dtype() == DType::F64
+/// The tensors of a state that have more than 32 bits.
+fn wide_tensors(state: &Value) -> Vec<TensorData> {
+    let inside: Vec<&Value> = match state {
+        Value::Map(entries) => entries.iter().map(|(_, value)| value).collect(),
+        Value::Array(items) => items.iter().collect(),
+        _ => return Vec::new(),
+    };
+    match state.deserialized::<TensorData>() {
+        Ok(data) if data.dtype == DType::F64 => vec![data],
+        Ok(_) => Vec::new(),
+        Err(_) => inside.into_iter().flat_map(wide_tensors).collect(),
+    }
 }
 
 fn encode<B: Backend, R: Record<B>, S: PrecisionSettings>(record: R) -> Result<Value> {

@@ -24,6 +24,31 @@ pub(crate) struct Gradients {
 /// Σg² of each parameter's gradient, in f64.
 pub(crate) type Squares = Vec<(ParamId, f64)>;
 
+/// What a backward pass multiplies with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    /// The loss, before.
+    pub(crate) loss: f64,
+    /// Every gradient, after it has come into its parameter's format.
+    pub(crate) gradients: f64,
+}
+
+impl Factors {
+    /// A loss that counts `weight` times, whose backward pass is to go on with `scale` times that.
+    pub(crate) fn new(weight: f64, scale: Option<f64>) -> Self {
+        match scale {
+            None => Self {
+                loss: weight,
+                gradients: 1.0,
+            },
+            Some(scale) => Self {
+                loss: scale,
+                gradients: weight / scale,
+            },
+        }
+    }
+}
+
 impl From<GradientsParams> for Gradients {
     fn from(params: GradientsParams) -> Self {
         Self {
@@ -48,12 +73,12 @@ impl Gradients {
         }
     }
 
-    /// The gradients of `loss`, times `factor`, by a backward pass. `are_final` says that they are
-    /// not added to others first.
+    /// The gradients of `loss`, by a backward pass, in the formats of the parameters. `are_final`
+    /// says that they are not added to others first.
     pub(crate) fn of_loss<M: TrainModule>(
         model: &M,
         loss: Tensor<M::Backend, 1>,
-        factor: f64,
+        factors: Factors,
         are_final: bool,
     ) -> Result<Self> {
         let [elements] = loss.dims();
@@ -64,26 +89,28 @@ impl Gradients {
         }
         context::meet()?;
         panics::catch(ErrorKind::Backend, || {
-            let scaled = if factor == 1.0 {
+            let scaled = if factors.loss == 1.0 {
                 loss
             } else {
-                loss.mul_scalar(factor)
+                loss.mul_scalar(factors.loss)
             };
-            Self::collect(model, scaled.backward(), are_final)
+            Self::collect(model, scaled.backward(), factors.gradients, are_final)
         })
         .map_err(|e| e.context("backward pass"))
     }
 
-    /// Takes each parameter's gradient from a backward pass. In the host's memory the squares of
+    /// Takes each parameter's gradient from a backward pass, times `factor`. In the host's memory the squares of
     /// final ones are summed at once, which is cheaper than to visit them again.
     fn collect<M: TrainModule>(
         model: &M,
         from: <M::Backend as AutodiffBackend>::Gradients,
+        factor: f64,
         are_final: bool,
     ) -> Result<Self> {
         let mut collect = Collect::<M::Backend> {
             from,
             to: GradientsParams::new(),
+            factor,
             inspect: (are_final && on_host::<M::Backend>()).then(Inspect::default),
         };
         model.visit(&mut collect);
@@ -166,12 +193,23 @@ impl Gradients {
 struct Collect<B: AutodiffBackend> {
     from: B::Gradients,
     to: GradientsParams,
+    factor: f64,
     inspect: Option<Inspect>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<B> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let gradient = param.val().grad_remove(&mut self.from);
+        let parameter = param.val();
+        let gradient = parameter.grad_remove(&mut self.from);
+        let gradient = gradient.map(|g| match g.dtype() == parameter.dtype() {
+            true => g,
+            // Part of a pass in a mixed precision; the wider format holds it as it is.
+            false => g.cast(parameter.dtype()),
+        });
+        let gradient = match self.factor == 1.0 {
+            true => gradient,
+            false => gradient.map(|g| g.mul_scalar(self.factor)),
+        };
         let gradient = match &mut self.inspect {
             Some(inspect) => gradient.and_then(|g| inspect.map(param.id, g)),
             None => gradient,

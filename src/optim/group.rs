@@ -78,7 +78,7 @@ impl<M: TrainModule> ParamGroup<M> {
 }
 
 /// Whether `pattern`, in which `*` stands for any run of characters, matches the whole `path`.
-pub(super) fn matches(pattern: &str, path: &str) -> bool {
+pub(crate) fn matches(pattern: &str, path: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == path,
         Some((head, rest)) => path.strip_prefix(head).is_some_and(|tail| {

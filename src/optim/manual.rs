@@ -1,7 +1,6 @@
 //! Optimizers stepped by hand.
 
-use super::gradients::Gradients;
-use super::set::{OptimizerSet, StepOutcome, UpdateRules};
+use super::set::StepOutcome;
 use crate::error::Result;
 use crate::metric::Observation;
 use crate::module::{StepContext, TrainModule};
@@ -11,18 +10,14 @@ use std::borrow::Cow;
 /// What [`manual_step`](TrainModule::manual_step) works with: each call of
 /// [`step`](Self::step) runs a backward pass and steps one named group.
 pub struct ManualStep<'a, M: TrainModule> {
-    pub(crate) optimizers: &'a mut OptimizerSet<M>,
-    pub(crate) rules: UpdateRules,
-    /// What a loss is multiplied with.
-    pub(crate) weight: f64,
-    /// The mean over all ranks of what this one has of a group, and the first rank's learning rates.
-    pub(crate) mean: &'a Mean<'a, M>,
+    pub(crate) stepper: &'a mut Stepper<'a, M>,
     pub(crate) context: &'a mut StepContext<M::Backend>,
     pub(crate) outcomes: Vec<StepOutcome>,
 }
 
-type Mean<'a, M> =
-    dyn Fn(&M, &str, Gradients, Vec<f64>) -> Result<(Option<Gradients>, Vec<f64>)> + 'a;
+/// Steps a group of parameters by the gradients of a loss.
+pub(crate) type Stepper<'a, M> =
+    dyn FnMut(M, &str, Tensor<<M as TrainModule>::Backend, 1>) -> Result<(M, StepOutcome)> + 'a;
 
 impl<M: TrainModule> ManualStep<'_, M> {
     /// Runs the backward pass of `loss` and steps the parameters of the group named `group`;
@@ -32,12 +27,7 @@ impl<M: TrainModule> ManualStep<'_, M> {
     /// # Errors
     /// A group that does not exist, a loss of more than one element, or what the backward pass or the optimizer reports.
     pub fn step(&mut self, group: &str, model: M, loss: Tensor<M::Backend, 1>) -> Result<M> {
-        let gradients = Gradients::of_loss(&model, loss, self.weight, true)?;
-        let rates = self.optimizers.rates();
-        let (gradients, rates) = (self.mean)(&model, group, gradients, rates)?;
-        let optimizers = &mut *self.optimizers;
-        let (model, outcome) =
-            optimizers.step_group(model, gradients, group, self.rules, &rates)?;
+        let (model, outcome) = (self.stepper)(model, group, loss)?;
         self.outcomes.push(outcome);
         Ok(model)
     }

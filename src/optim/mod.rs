@@ -10,8 +10,9 @@ mod shards;
 mod state;
 
 pub(crate) use erased::SavedState;
-pub(crate) use gradients::Gradients;
+pub(crate) use gradients::{Factors, Gradients};
 pub use group::ParamGroup;
+pub(crate) use group::matches;
 pub use manual::ManualStep;
 pub(crate) use set::{Checked, OptimizerSet, Update, UpdateRules};
 pub use set::{Optimizers, StepOutcome};

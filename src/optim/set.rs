@@ -11,7 +11,7 @@ use crate::panics;
 use crate::parameters::{Parameter, parameters};
 use burn::module::ParamId;
 use burn::optim::{GradientsParams, Optimizer};
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, FloatDType};
 use std::collections::HashMap;
 
 /// The optimizers of a model, their learning rates and schedules.
@@ -132,6 +132,8 @@ pub(crate) struct OptimizerSet<M: TrainModule> {
     group_of: Option<HashMap<ParamId, usize>>,
     pub(super) schedule: Option<Scheduler>,
     pub(crate) manual: bool,
+    /// Of the parameters, and so of what is kept of them.
+    pub(super) format: FloatDType,
     /// What the optimizers of all ranks keep, for the next checkpoint.
     pub(super) gathered: Option<Vec<SavedState>>,
 }
@@ -241,6 +243,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: (!whole).then_some(group_of),
             schedule: schedule.map(Scheduler::new).transpose()?,
             manual,
+            format: format(&parameters),
             gathered: None,
         };
         let rates = set.rates();
@@ -385,7 +388,8 @@ impl<M: TrainModule> OptimizerSet<M> {
             let mut optimizer = group.optimizer.boxed_clone();
             if is_other {
                 // Most backends cannot copy from one device to another but through the host.
-                optimizer.load(&group.optimizer.save()()?, device)?;
+                let state = group.optimizer.save(self.format)()?;
+                optimizer.load(&state, device, self.format)?;
             }
             Ok(Group {
                 name: group.name.clone(),
@@ -402,6 +406,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: self.group_of.clone(),
             schedule: None,
             manual: self.manual,
+            format: self.format,
             gathered: None,
         })
     }
@@ -454,6 +459,21 @@ fn not_finite<M: TrainModule>(model: &M, ids: &[ParamId]) -> Error {
         ErrorKind::NonFinite,
         format!("the gradient of `{}` is not finite", paths.join("`, `")),
     )
+}
+
+/// The widest format of any parameter.
+fn format(parameters: &[Parameter]) -> FloatDType {
+    let mut formats = parameters.iter().map(|parameter| parameter.dtype);
+    let all_are = |dtype| parameters.iter().all(|p| p.dtype == dtype);
+    if formats.any(|dtype| dtype == DType::F64) {
+        FloatDType::F64
+    } else if all_are(DType::F16) {
+        FloatDType::F16
+    } else if all_are(DType::BF16) {
+        FloatDType::BF16
+    } else {
+        FloatDType::F32
+    }
 }
 
 fn check_patterns<M: TrainModule>(group: &ParamGroup<M>, parameters: &[Parameter]) -> Result<()> {

@@ -34,9 +34,9 @@ impl<M: TrainModule> OptimizerSet<M> {
     ) -> Result<()> {
         let others: HashSet<String> = all.difference(own).map(|id| id.serialize()).collect();
         for group in &mut self.groups {
-            let mut state = group.optimizer.save()()?;
+            let mut state = group.optimizer.save(self.format)()?;
             remove_keys(&mut state, &others);
-            group.optimizer.load(&state, device)?;
+            group.optimizer.load(&state, device, self.format)?;
         }
         Ok(())
     }

@@ -81,7 +81,7 @@ impl<M: TrainModule> OptimizerSet<M> {
         let paths = paths.map(|p| (p.id.serialize(), format!("{PARAMETER}{}", p.path)));
         let paths: Arc<HashMap<String, String>> = Arc::new(paths.collect());
         let saved = self.groups.iter().map(|group| {
-            let (saved, paths) = (group.optimizer.save(), Arc::clone(&paths));
+            let (saved, paths) = (group.optimizer.save(self.format), Arc::clone(&paths));
             let by_path: SavedState = Box::new(move || {
                 let mut state = saved()?;
                 rename_keys(&mut state, &paths);
@@ -123,7 +123,10 @@ impl<M: TrainModule> OptimizerSet<M> {
             check_count(state.steps).map_err(place)?;
             check_tensors(&optimizer).map_err(place)?;
             rename_keys(&mut optimizer, &ids);
-            group.optimizer.load(&optimizer, device).map_err(place)?;
+            group
+                .optimizer
+                .load(&optimizer, device, self.format)
+                .map_err(place)?;
             load_schedule(group.schedule.as_mut(), state.schedule.as_ref()).map_err(place)?;
             group.steps = state.steps;
             group.lr = state.lr.0;

@@ -1,14 +1,9 @@
-//! Number formats.
+//! Number formats: what a run computes in, and the scale of its loss.
 
-use crate::config::Precision;
-use crate::error::{Error, Result};
+mod format;
+mod parameters;
+mod scaler;
 
-/// Checks that a run can use this number format.
-pub(crate) fn check(precision: Precision) -> Result<()> {
-    match precision {
-        Precision::Auto | Precision::F32True => Ok(()),
-        other => Err(Error::config(format!(
-            "`precision` is {other}, which is not supported; use 32-true"
-        ))),
-    }
-}
+pub(crate) use format::{Format, as_given};
+pub(crate) use parameters::{converted, marked};
+pub(crate) use scaler::Scaler;

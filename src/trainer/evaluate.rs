@@ -6,7 +6,7 @@ use crate::config::{ProgressMode, TrainerConfig};
 use crate::data::{DataModule, Loader};
 use crate::distributed::World;
 use crate::error::{ErrorKind, Result};
-use crate::fabric::replica;
+use crate::fabric::{Fabric, replica};
 use crate::loops::Run;
 use crate::loops::evaluate::{self, Prediction};
 use crate::metric::Metrics;
@@ -99,6 +99,7 @@ impl<M: TrainModule> Trainer<M> {
         let batches = loader.num_batches(config.seed, 0)?;
         let limit = config.limit_predict_batches.resolve(batches, "predict")?;
         let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
+        let model = &Fabric::from_config(&config, self.device()).evaluated(model)?;
         let ranks = self.ranks(&world, &config, model, Some(loader.global_batch_size()))?;
         let write = Arc::new(write);
         let others = ranks.start(|fabric| {
@@ -136,6 +137,7 @@ impl<M: TrainModule> Trainer<M> {
         stage: Stage,
     ) -> Result<Metrics> {
         let name = stage.prefix();
+        let model = &Fabric::from_config(config, self.device()).evaluated(model)?;
         world.once_per_node(|| ask("prepare", || data.prepare()))?;
         ask("setup", || data.setup(stage))?;
         let limit = match stage {

@@ -18,8 +18,8 @@ use crate::loops::{Own, Run, fit};
 use crate::metric::Metrics;
 use crate::module::{TrainModule, short_type_name};
 use crate::optim::Optimizers;
+use crate::panics;
 use crate::progress::{Progress, Stage};
-use crate::{panics, precision};
 use burn::tensor::Device;
 use burn::tensor::backend::Backend;
 use ranks::{Lanes, Ranks};
@@ -202,6 +202,11 @@ impl<M: TrainModule> Trainer<M> {
         data: &mut impl DataModule<M>,
     ) -> Result<FitOutcome<M>> {
         let fabric = Fabric::from_config(config, self.device());
+        if let Some(precision) = fabric.format.chosen(config).filter(|_| world.is_root())
+            && config.progress != ProgressMode::Off
+        {
+            eprintln!("precision: {precision}");
+        }
         M::Backend::seed(fabric.device(), config.seed);
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
         let dirs: Vec<_> = dirs.collect();
@@ -478,7 +483,6 @@ fn ended_with<T>(first: Result<T>, others: Result<()>) -> Result<T> {
 /// The settings, checked, as `fast_dev_run` and `overfit_batches` change them.
 fn effective(config: &TrainerConfig) -> Result<TrainerConfig> {
     config.check()?;
-    precision::check(config.precision)?;
     let mut config = config.clone();
     if let Some(batches) = config.fast_dev_run.batches() {
         let few = Limit::Batches(batches as usize);

@@ -21,6 +21,7 @@ mod hooks;
 mod killed;
 mod limits;
 mod mnist;
+mod precision;
 mod replicas;
 mod resume;
 #[cfg(unix)]

@@ -2,7 +2,7 @@
 
 use crate::mode::{self, Rule};
 use crate::tensor::cast;
-use crate::{Autocast, CastTensor, tag};
+use crate::{Autocast, CastTensor, restore, tag};
 use burn_backend::ops::{FloatTensorOps, GridSampleOptions};
 use burn_backend::tensor::{BoolTensor, Device, FloatTensor, IndexingUpdateOp, IntTensor};
 use burn_backend::{
@@ -13,7 +13,6 @@ use burn_backend::{
 impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
     forward! {
         Made =>
-        float_from_data(data: TensorData, device: (&Device<Self>)) -> F;
         float_random(
             shape: Shape,
             distribution: Distribution,
@@ -208,6 +207,10 @@ impl<B: Backend> FloatTensorOps<Self> for Autocast<B> {
         let (values, indices) =
             B::float_sort_with_indices(tensor.primitive, dim, descending, indices_dtype);
         (values.into(), indices)
+    }
+
+    fn float_from_data(data: TensorData, device: &Device<Self>) -> FloatTensor<Self> {
+        B::float_from_data(restore::data(data), device).into()
     }
 
     fn float_cast(tensor: FloatTensor<Self>, dtype: FloatDType) -> FloatTensor<Self> {

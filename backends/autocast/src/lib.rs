@@ -38,16 +38,20 @@ mod integer;
 mod mode;
 mod module;
 mod quantized;
+mod restore;
 mod tag;
 mod tensor;
 mod watch;
 
 pub use mode::{Mode, within};
+pub use restore::restoring;
 pub use tag::{Tag, mark};
 pub use tensor::CastTensor;
 pub use watch::{Finding, Pass, What, in_pass, watch};
 
-use burn_backend::{Backend, BackendTypes, DType, DTypeUsageSet, ExecutionError, TensorData};
+use burn_backend::{
+    Backend, BackendTypes, DType, DTypeUsage, DTypeUsageSet, ExecutionError, FloatDType, TensorData,
+};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
@@ -140,4 +144,10 @@ pub fn is_inside<B: Backend>(device: &B::Device) -> bool {
     // A backend around another asks that one for its name.
     let _ = B::name(device);
     NAMED.get()
+}
+
+/// Whether the device has fast paths of its own (tensor cores) for a format.
+pub fn is_accelerated<B: Backend>(device: &B::Device, format: FloatDType) -> bool {
+    let usage = B::dtype_usage(device, format.into());
+    usage.contains(DTypeUsage::Accelerated) && usage.is_superset(DTypeUsage::general())
 }

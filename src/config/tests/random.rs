@@ -134,6 +134,16 @@ prop_compose! {
             |(number, norm)| if norm { GradientClip::Norm(number) } else { GradientClip::Value(number) }
         )),
         (detect_anomaly, model_summary, checkpointing) in any::<(bool, bool, bool)>(),
+        (grad_norms, offload) in any::<(bool, bool)>(),
+        scale in prop_oneof![
+            thousandths(1000..1_000_000).prop_map(|n| LossScale::Dynamic { start: n as f32 }),
+            thousandths(1..1_000_000).prop_map(|n| LossScale::Static(n as f32)),
+        ],
+        full in proptest::collection::vec("[a-m*.]{1,8}", 0..4),
+        averaging in proptest::option::of(prop_oneof![
+            thousandths(0..1000).prop_map(|decay| WeightAveraging::Ema { decay }),
+            thousandths(0..1000).prop_map(|start| WeightAveraging::Swa { start }),
+        ]),
         run_dir in "\\PC{1,20}",
         progress in proptest::sample::select(&ProgressMode::ALL[..]),
         loggers in proptest::collection::hash_set("[a-m]{1,8}", 0..4),
@@ -145,6 +155,11 @@ prop_compose! {
             .with_log_every_n_steps(log)
             .with_accumulate_grad_batches(accumulate)
             .with_gradient_clip(clip)
+            .with_loss_scale(scale)
+            .with_full_precision(full.join(",").parse::<Paths>().unwrap())
+            .with_weight_averaging(averaging)
+            .with_log_grad_norms(grad_norms)
+            .with_offload_optimizer(offload)
             .with_detect_anomaly(detect_anomaly)
             .with_model_summary(model_summary)
             .with_checkpointing(checkpointing)
