@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `manifest.json` | format, versions, epoch and step, and every other file's length and checksum |
 //! | `model.safetensors` | the parameters by path, in their own precision, for any tool that reads safetensors |
+//! | `trained.safetensors` | where weights are averaged: those that are trained, as `model.safetensors` has the average |
 //! | `optimizer-N.cbor` | what the optimizer of each parameter group keeps (moments) |
 //! | `gradients.safetensors` | in the middle of an accumulation group: the gradients so far |
 //! | `state.json` | counters, schedules, position in the data, unfinished metrics, callbacks, loggers, settings, hyper-parameters, and your own state |
@@ -56,6 +57,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 const MODEL: &str = "model.safetensors";
+/// The weights that are trained, where `model.safetensors` has their average.
+const TRAINED: &str = "trained.safetensors";
 const GRADIENTS: &str = "gradients.safetensors";
 const STATE: &str = "state.json";
 
@@ -222,7 +225,7 @@ impl Checkpoint {
     /// # Errors
     /// [`ErrorKind::Corrupt`].
     pub fn weights(&self) -> Result<Weights> {
-        Weights::of_checkpoint(&self.path, &self.files)
+        Weights::of_checkpoint(&self.path, &self.files, MODEL)
     }
 
     /// A model of the same architecture with the checkpoint's parameters.
@@ -246,11 +249,20 @@ impl Checkpoint {
         model: M,
         optimizers: Optimizers<M>,
     ) -> Result<TrainState<M>> {
-        let mut model = self.load_model(fabric.in_format(model)?)?;
+        let trained = match self.state.averaged {
+            Some(_) => TRAINED,
+            None => MODEL,
+        };
+        let weights = Weights::of_checkpoint(&self.path, &self.files, trained)?;
+        let (mut model, _) = weights.load(fabric.in_format(model)?)?;
         panics::catch(ErrorKind::User, || model.load_state(&self.state.model))
             .map_err(|e| e.context("load_state of the model"))?;
         let mut state = fabric.setup_with(model, optimizers)?;
         self.restore_optimizers(fabric, &mut state)?;
+        if let (Some(count), true) = (self.state.averaged, fabric.averages()) {
+            let model = self.load_model(state.average_to_load()?)?;
+            state.resume_average(model, count);
+        }
         if let (Some(scaler), Some(saved)) = (&mut state.scaler, &self.state.scaler) {
             scaler.resume(saved);
         }

@@ -3,7 +3,7 @@
 use super::folder::Files;
 use super::state::RunState;
 use super::tensors::{self, Tensors};
-use super::{GRADIENTS, MODEL, STATE, optimizer_file};
+use super::{GRADIENTS, MODEL, STATE, TRAINED, optimizer_file};
 use crate::accelerators::on_host;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::TrainState;
@@ -18,6 +18,8 @@ use ciborium::Value;
 pub(crate) struct Packed {
     run: RunState,
     model: Tensors,
+    /// What is trained, where `model` is an average.
+    trained: Option<Tensors>,
     optimizers: Vec<SavedState>,
     gradients: Option<Tensors>,
 }
@@ -42,6 +44,11 @@ pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState)
     // Running statistics are brought up to date by this, and by no visit.
     let _ = model.valid();
     let tensors = tensors::of_model(model)?;
+    run.averaged = state.averaged_states();
+    let (tensors, trained) = match run.averaged {
+        None => (tensors, None),
+        Some(_) => (tensors::of_model(state.evaluated())?, Some(tensors)),
+    };
     let mut optimizers = state.optimizers.save_optimizers(model);
     // A device's memory has no room for what an optimizer had and what it has.
     if !on_host::<M::Backend>() {
@@ -55,6 +62,7 @@ pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState)
     Ok(Packed {
         run,
         model: tensors,
+        trained,
         optimizers,
         gradients,
     })
@@ -70,6 +78,9 @@ impl Packed {
         };
         let mut add = |name: String, content| files.contents.insert(name, content);
         add(MODEL.into(), tensors::encode(self.model)?);
+        if let Some(trained) = self.trained {
+            add(TRAINED.into(), tensors::encode(trained)?);
+        }
         for (index, optimizer) in self.optimizers.into_iter().enumerate() {
             let optimizer = optimizer()?;
             let mut content = Vec::with_capacity(length(&optimizer));

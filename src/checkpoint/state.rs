@@ -24,6 +24,9 @@ pub(crate) struct RunState {
     /// Of the loss, in a precision that needs it.
     #[serde(default)]
     pub(crate) scaler: Option<Scaler>,
+    /// How many states of the model its average has, if there is one.
+    #[serde(default)]
+    pub(crate) averaged: Option<u64>,
     /// The latest value of every name.
     pub(crate) metrics: Metrics,
     /// The unfinished epoch's values.

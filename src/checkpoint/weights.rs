@@ -51,7 +51,7 @@ impl Weights {
         let found = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
         if found.is_dir() {
             let files = Files::read(path)?;
-            return Self::of_checkpoint(path, &files);
+            return Self::of_checkpoint(path, &files, MODEL);
         }
         let extension = path.extension().and_then(|e| e.to_str());
         match extension {
@@ -68,11 +68,11 @@ impl Weights {
         }
     }
 
-    /// The model of a checkpoint.
-    pub(super) fn of_checkpoint(path: &Path, files: &Files) -> Result<Self> {
-        let missing = || folder::corrupt(path, format!("`{MODEL}` is missing"));
-        let bytes = files.contents.get(MODEL).ok_or_else(missing)?;
-        Self::from_safetensors(&path.join(MODEL).display().to_string(), bytes)
+    /// The weights in a file of a checkpoint.
+    pub(super) fn of_checkpoint(path: &Path, files: &Files, name: &str) -> Result<Self> {
+        let missing = || folder::corrupt(path, format!("`{name}` is missing"));
+        let bytes = files.contents.get(name).ok_or_else(missing)?;
+        Self::from_safetensors(&path.join(name).display().to_string(), bytes)
     }
 
     fn from_safetensors(source: &str, bytes: &[u8]) -> Result<Self> {

@@ -1,7 +1,9 @@
 //! Values that cannot be, and settings that contradict each other.
 
 use super::value::Setting;
-use super::{Limit, SETTINGS, Strategy, TrainerConfig, ValCheckInterval, WallTime};
+use super::{
+    Limit, SETTINGS, Strategy, TrainerConfig, ValCheckInterval, WallTime, WeightAveraging,
+};
 use crate::error::{Error, Result};
 
 /// What is wrong, and which settings it is about.
@@ -119,6 +121,28 @@ impl TrainerConfig {
                     self.strategy
                 ),
             );
+        }
+        match (self.weight_averaging, self.strategy, self.epoch_limit()) {
+            (Some(averaging), Strategy::FedAvg { .. }, _) => {
+                return problem(
+                    &["weight_averaging", "strategy"],
+                    format!(
+                        "`weight_averaging` is {averaging} and `strategy` is {}, where devices differ \
+                         between two averages; leave one of them out",
+                        self.strategy
+                    ),
+                );
+            }
+            (Some(averaging @ WeightAveraging::Swa { .. }), _, None) => {
+                return problem(
+                    &["weight_averaging", "max_epochs"],
+                    format!(
+                        "`weight_averaging` is {averaging}, which begins after a share of \
+                         `max_epochs`, and that is not set; set it, or use ema"
+                    ),
+                );
+            }
+            _ => {}
         }
         if self.collective_timeout == WallTime::ZERO {
             return problem(

@@ -55,6 +55,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         let outcomes = step.outcomes;
         self.announce(part, None)?;
         state.put(stepped);
+        self.average_manual_step(state, &outcomes)?;
         Ok(outcomes)
     }
 
@@ -77,7 +78,21 @@ impl<B: AutodiffBackend> Fabric<B> {
             state.put(stepped);
             outcomes.push(outcome);
         }
+        self.average_manual_step(state, &outcomes)?;
         Ok(outcomes)
+    }
+
+    /// However many optimizers it has stepped, a step by hand is one.
+    fn average_manual_step<M: TrainModule<Backend = B>>(
+        &self,
+        state: &mut TrainState<M>,
+        outcomes: &[StepOutcome],
+    ) -> Result<()> {
+        let stepped = |outcome: &StepOutcome| matches!(outcome, StepOutcome::Stepped { .. });
+        match outcomes.iter().any(stepped) {
+            true => as_given(|| self.average_step(state)),
+            false => Ok(()),
+        }
     }
 
     /// Tells ranks without samples which group of parameters the others step next, or that there is

@@ -2,6 +2,7 @@
 //! by hand.
 
 mod average;
+mod averaged;
 mod collectives;
 mod lane;
 mod look;
@@ -10,6 +11,7 @@ mod state;
 mod strategy;
 
 pub(crate) use average::replica;
+pub(crate) use averaged::has_statistics;
 pub use collectives::Reduce;
 pub(crate) use lane::Lane;
 pub(crate) use look::Look;
@@ -17,7 +19,7 @@ pub use state::TrainState;
 use state::rescale;
 pub(crate) use state::{GroupWeight, configured};
 
-use crate::config::{GradientClip, Strategy, TrainerConfig};
+use crate::config::{GradientClip, Strategy, TrainerConfig, WeightAveraging};
 use crate::data::{Batch, EpochSpec, Loader, LoaderIter, SampleRng};
 use crate::distributed::Group;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,6 +32,7 @@ use crate::parameters::parameters;
 use crate::precision::{Format, Scaler, as_given, converted, marked};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor};
+use firebox_autocast::{Finding, Pass, What, in_pass, watch};
 use std::time::Duration;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
@@ -65,10 +68,36 @@ pub struct Fabric<B: AutodiffBackend> {
     seed: u64,
     rules: UpdateRules,
     pub(crate) format: Format,
+    averaging: Option<WeightAveraging>,
+    offloads: bool,
     sync_batchnorm: bool,
     strategy: Strategy,
     pub(crate) group: Group,
     pub(crate) lane: Lane,
+}
+
+/// An error about numbers that are not finite, with what was seen of them first.
+fn explained(error: Error, finding: Option<Finding>) -> Error {
+    match finding {
+        Some(finding) if error.kind() == ErrorKind::NonFinite => {
+            Error::new(ErrorKind::NonFinite, format!("{error}; {finding}"))
+        }
+        _ => error,
+    }
+}
+
+/// Where gradients may overflow, the loss itself must not.
+fn check_loss<B: AutodiffBackend>(loss: &Tensor<B, 1>) -> Result<()> {
+    let data = loss.clone().try_into_data().map_err(|e| {
+        Error::new(ErrorKind::Backend, "cannot read the loss").with_source(e.to_string())
+    })?;
+    match data.iter::<f64>().find(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(value) => Err(Error::new(
+            ErrorKind::NonFinite,
+            format!("the loss is {value}"),
+        )),
+    }
 }
 
 /// The part of a batch that a rank has.
@@ -115,7 +144,10 @@ impl<B: AutodiffBackend> Fabric<B> {
             rules: UpdateRules {
                 clip: config.gradient_clip,
                 detect_anomaly: config.detect_anomaly,
+                norms_of_parts: config.log_grad_norms,
             },
+            averaging: config.weight_averaging,
+            offloads: config.offload_optimizer,
             sync_batchnorm: config.sync_batchnorm,
             strategy: config.strategy,
             group: Group::default(),
@@ -181,7 +213,10 @@ impl<B: AutodiffBackend> Fabric<B> {
             true => model,
             false => average::shared(model, &self.group)?,
         };
-        let optimizers = OptimizerSet::new(&model, optimizers)?;
+        let mut optimizers = OptimizerSet::new(&model, optimizers)?;
+        if self.offloads {
+            optimizers.offload(&model, &self.device);
+        }
         Ok(TrainState::new(model, optimizers, self.format.clone()))
     }
 
@@ -319,8 +354,34 @@ impl<B: AutodiffBackend> Fabric<B> {
                 true => loss.cast(FloatDType::F32),
                 false => loss,
             };
-            Gradients::of_loss(model, loss, factors, are_final)
+            if self.rules.detect_anomaly && scaler.is_some() {
+                check_loss(&loss)?;
+            }
+            let pass = || Gradients::of_loss(model, loss, factors, are_final);
+            in_pass(Pass::Backward, pass)
         })
+    }
+
+    /// Runs a training pass; where anomalies are to be found, looks at every result on the way.
+    ///
+    /// # Errors
+    /// What `pass` reports, and formats that do not go together.
+    pub(crate) fn watched<T>(
+        &self,
+        pass: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Option<Finding>)> {
+        if !self.rules.detect_anomaly {
+            return Ok((pass()?, None));
+        }
+        match watch(pass) {
+            (_, Some(finding)) if matches!(finding.what, What::Formats(_)) => {
+                Err(Error::user(format!(
+                    "{finding}; bring them into one format with `cast`, or use a precision that does"
+                )))
+            }
+            (Ok(done), finding) => Ok((done, finding)),
+            (Err(error), finding) => Err(explained(error, finding)),
+        }
     }
 
     /// Where the loss has a scale, gradients that are not finite are to be expected.
@@ -373,14 +434,19 @@ impl<B: AutodiffBackend> Fabric<B> {
         };
         let model = state.present()?;
         let rules = self.rules_with(state.scaler.as_ref());
-        let outcome = match state.optimizers.check(model, gradients, None, rules)? {
+        let checked = state.optimizers.check(model, gradients, None, rules);
+        let checked = checked.map_err(|e| explained(e, state.finding.take()))?;
+        state.finding = None;
+        let outcome = match checked {
             Checked::NotFinite => StepOutcome::Skipped,
-            Checked::Finite(update) => {
+            Checked::Finite(mut update) => {
                 let grad_norm = update.grad_norm;
+                state.norms_of_parts = std::mem::take(&mut update.norms_of_parts);
                 match self.is_sharded() {
                     true => self.step_own(state, update, rates)?,
                     false => state.step(update, rates)?,
                 }
+                self.average_step(state)?;
                 StepOutcome::Stepped { grad_norm }
             }
         };

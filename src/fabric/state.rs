@@ -1,6 +1,7 @@
 //! A model in training.
 
 use super::average;
+use super::averaged::Averaged;
 use super::strategy::{Own, SinceAverage};
 use crate::distributed::{Group, Pieces};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,8 +12,9 @@ use crate::panics;
 use crate::precision::{Format, Scaler, marked};
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
+use firebox_autocast::Finding;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The optimizers that a model asks for.
 pub(crate) fn configured<M: TrainModule>(model: &M) -> Result<Optimizers<M>> {
@@ -58,6 +60,11 @@ pub struct TrainState<M: TrainModule> {
     pub(super) own: Option<Own>,
     /// Whether no checkpoint is to be made of it.
     pub(super) is_unsaved: bool,
+    pub(super) averaged: Option<Averaged<M>>,
+    /// The gradients' norm over each of the model's parts at the last step, if that was asked for.
+    pub(crate) norms_of_parts: BTreeMap<String, f64>,
+    /// The first number that was not finite in the step being built.
+    pub(super) finding: Option<Finding>,
     pub(super) format: Format,
     /// Of the loss, in a precision that needs it.
     pub(crate) scaler: Option<Scaler>,
@@ -105,6 +112,9 @@ impl<M: TrainModule> TrainState<M> {
             since_average: SinceAverage::default(),
             own: None,
             is_unsaved: false,
+            averaged: None,
+            norms_of_parts: BTreeMap::new(),
+            finding: None,
             format,
             scaler,
         }
@@ -121,8 +131,13 @@ impl<M: TrainModule> TrainState<M> {
         let is_other = model.devices().iter().any(|other| other != device);
         let model = average::replica(model, device)?;
         let optimizers = self.optimizers.replica(device, is_other)?;
+        let averaged = self.averaged.as_ref();
+        let averaged = averaged
+            .map(|averaged| averaged.replica(device))
+            .transpose()?;
         Ok(Self {
             scaler: self.scaler.clone(),
+            averaged,
             ..Self::new(model, optimizers, self.format.clone())
         })
     }
@@ -196,6 +211,11 @@ impl<M: TrainModule> TrainState<M> {
     /// Lets no checkpoint be made of this state.
     pub(crate) fn leave_unsaved(&mut self) {
         self.is_unsaved = true;
+    }
+
+    /// Keeps what was found in a pass, for the error of its step.
+    pub(crate) fn note_finding(&mut self, finding: Option<Finding>) {
+        self.finding = self.finding.take().or(finding);
     }
 
     /// Forgets the gradients of the step being built.

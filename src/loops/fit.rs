@@ -1,6 +1,7 @@
 //! The training loop.
 
 use super::Run;
+use super::averaging::average_epoch;
 use super::evaluate::evaluate;
 use super::ranks::{Batches, Which, values};
 use super::run::Place;
@@ -157,7 +158,7 @@ fn sanity_check<M: TrainModule>(
     let optimizers = Some(&state.optimizers);
     evaluate(
         run,
-        state.model(),
+        state.evaluated(),
         optimizers,
         Stage::SanityCheck,
         val,
@@ -213,7 +214,7 @@ fn train_epoch<M: TrainModule>(
     let mut batches = Batches::new(train.iter(spec)?, first as usize, is_even);
     while let Some((batch, part)) = batches.next(run)? {
         reached_last = batch.is_last;
-        let group_is_full = train_on(run, state, batch, part, plan)?;
+        let group_is_full = train_on(run, state, batch, part, plan, train)?;
         validate_if_due(run, state, val, plan, reached_last)?;
         // A stop waits for the group's step: what has been accumulated is not thrown away.
         let wanted = group_is_full.then(|| cut_reason(run, plan)).flatten();
@@ -270,6 +271,7 @@ fn train_on<M: TrainModule>(
     batch: Batch<M::Batch>,
     part: Part,
     plan: &Plan,
+    train: &TrainLoader<M>,
 ) -> Result<bool> {
     run.batch.index = batch.index;
     run.batch.samples = batch.global_samples;
@@ -299,6 +301,9 @@ fn train_on<M: TrainModule>(
         check_replicas(run, state)?;
         read_step(run, state)?;
         run.train_hook(state, |c, cx| c.on_optimizer_step(cx))?;
+    }
+    if is_last {
+        average_epoch(run, state, train)?;
     }
     run.train_hook(state, |c, cx| c.on_train_batch_end(cx))?;
     run.log_results()?;
@@ -359,17 +364,20 @@ fn train_batch<M: TrainModule>(
     let logged = if state.optimizers.manual {
         let stepped = fabric.lane.run(|| {
             let mut cx = cx;
-            let step = || fabric.manual_step(state, value, &mut cx, &part);
-            let outcomes = fabric.in_part(epoch, &part, step);
-            outcomes.map(|outcomes| (outcomes, cx.logged))
+            let step = || fabric.watched(|| fabric.manual_step(state, value, &mut cx, &part));
+            let (outcomes, _) = fabric.in_part(epoch, &part, step)?;
+            Ok((outcomes, cx.logged))
         });
         let (outcomes, logged) = stepped.map_err(at.of("manual_step"))?;
         take_outcomes(run, &outcomes);
         logged
     } else {
-        fabric
-            .lane
-            .run(|| fabric.in_part(epoch, &part, || learn(fabric, state, value, cx, at)))?
+        fabric.lane.run(|| {
+            let step = || fabric.watched(|| learn(fabric, state, value, cx, at));
+            let (logged, finding) = fabric.in_part(epoch, &part, step)?;
+            state.note_finding(finding);
+            Ok(logged)
+        })?
     };
     run.book
         .add(logged.into_iter().map(|l| l.inner()), samples as f64)
@@ -457,6 +465,9 @@ fn read_step<M: TrainModule>(run: &mut Run<'_, M>, state: &TrainState<M>) -> Res
         run.logs_now = true;
         let mut values = values(&run.fabric.group, &mut run.book, Which::Group)?;
         values.insert("train/grad_norm", grad_norm);
+        for (part, norm) in &state.norms_of_parts {
+            values.insert(format!("train/grad_norm/{part}"), *norm);
+        }
         if let Some(scaler) = &state.scaler {
             values.insert("train/loss_scale", scaler.scale());
         }
@@ -516,7 +527,7 @@ fn validate<M: TrainModule>(
 ) -> Result<()> {
     let fabric = run.fabric;
     fabric.lane.run(|| fabric.unite(state))?;
-    let (model, optimizers, batch) = (state.model(), Some(&state.optimizers), run.batch);
+    let (model, optimizers, batch) = (state.evaluated(), Some(&state.optimizers), run.batch);
     let place = run.at().of("validation");
     evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;
     run.batch = batch;

@@ -1,5 +1,6 @@
 //! The loops: plain functions over [`Fabric`](crate::Fabric).
 
+mod averaging;
 pub(crate) mod evaluate;
 pub(crate) mod fit;
 mod ranks;

@@ -12,7 +12,7 @@ use firebox_autocast::restoring;
 
 /// An optimizer of any type for the module `M`.
 pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
-    fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M;
+    fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> Result<M>;
 
     /// The same optimizer, for another replica.
     fn boxed_clone(&self) -> Box<dyn ErasedOptimizer<M>>;
@@ -35,8 +35,10 @@ pub(crate) trait ErasedOptimizer<M: TrainModule>: Send {
 pub(crate) type SavedState = Box<dyn FnOnce() -> Result<Value> + Send>;
 
 impl<M: TrainModule, O: Optimizer<M, M::Backend> + 'static> ErasedOptimizer<M> for O {
-    fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> M {
-        Optimizer::step(self, lr, model, gradients)
+    fn step(&mut self, lr: f64, model: M, gradients: GradientsParams) -> Result<M> {
+        panics::catch(ErrorKind::User, || {
+            Ok(Optimizer::step(self, lr, model, gradients))
+        })
     }
 
     fn boxed_clone(&self) -> Box<dyn ErasedOptimizer<M>> {

@@ -4,6 +4,7 @@ mod erased;
 mod gradients;
 mod group;
 mod manual;
+mod offload;
 pub mod schedule;
 mod set;
 mod shards;

@@ -7,12 +7,11 @@ use super::schedule::{Schedule, ScheduleInterval};
 use crate::config::GradientClip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{TrainModule, short_type_name};
-use crate::panics;
 use crate::parameters::{Parameter, parameters};
 use burn::module::ParamId;
 use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::{DType, Device, FloatDType};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The optimizers of a model, their learning rates and schedules.
 ///
@@ -97,6 +96,8 @@ pub(crate) struct UpdateRules {
     pub(crate) clip: Option<GradientClip>,
     /// A gradient that is not finite is an error instead of a skipped step.
     pub(crate) detect_anomaly: bool,
+    /// Whether the norm of each of the model's parts is asked for.
+    pub(crate) norms_of_parts: bool,
 }
 
 /// What an optimizer step did.
@@ -123,6 +124,8 @@ pub(crate) enum Checked {
 pub(crate) struct Update {
     pub(super) groups: Vec<(usize, GradientsParams)>,
     pub(crate) grad_norm: f64,
+    /// The norm over each of the model's fields, if that was asked for.
+    pub(crate) norms_of_parts: BTreeMap<String, f64>,
 }
 
 /// The optimizers of a run: groups with their parameters, and where each schedule is.
@@ -285,7 +288,15 @@ impl<M: TrainModule> OptimizerSet<M> {
                 *gradients = gradients::clip(model, whole, clip, grad_norm);
             }
         }
-        Ok(Checked::Finite(Update { groups, grad_norm }))
+        let norms_of_parts = match rules.norms_of_parts {
+            true => norms_of_parts(model, &squares),
+            false => BTreeMap::new(),
+        };
+        Ok(Checked::Finite(Update {
+            groups,
+            grad_norm,
+            norms_of_parts,
+        }))
     }
 
     /// Steps one group with averaged gradients, if there are any and they are finite.
@@ -328,7 +339,8 @@ impl<M: TrainModule> OptimizerSet<M> {
                 let lr = check_lr(&group.name, rates.get(index).copied())?;
                 group.lr = lr;
                 let optimizer = &mut group.optimizer;
-                model = panics::catch(ErrorKind::User, || Ok(optimizer.step(lr, model, gradients)))
+                model = optimizer
+                    .step(lr, model, gradients)
                     .map_err(|e| e.context(format!("optimizer of group `{}`", group.name)))?;
                 group.steps += 1;
             }
@@ -449,6 +461,29 @@ impl<M: TrainModule> OptimizerSet<M> {
     pub(crate) fn learning_rates(&self) -> impl Iterator<Item = (&str, f64)> {
         self.groups.iter().map(|g| (g.name.as_str(), g.lr))
     }
+}
+
+/// √Σg² over the parameters below each field of the model.
+fn norms_of_parts<M: TrainModule>(model: &M, squares: &[(ParamId, f64)]) -> BTreeMap<String, f64> {
+    let mut parts = BTreeMap::new();
+    let squares: HashMap<ParamId, f64> = squares.iter().copied().collect();
+    let mut seen = HashSet::new();
+    for parameter in parameters(model) {
+        // A parameter that a module holds twice counts where it comes first.
+        if let Some(sum) = squares.get(&parameter.id)
+            && seen.insert(parameter.id)
+        {
+            let (part, _) = parameter
+                .path
+                .split_once('.')
+                .unwrap_or((&parameter.path, ""));
+            *parts.entry(part.to_owned()).or_insert(0.0) += sum;
+        }
+    }
+    parts
+        .values_mut()
+        .for_each(|sum: &mut f64| *sum = sum.sqrt());
+    parts
 }
 
 fn not_finite<M: TrainModule>(model: &M, ids: &[ParamId]) -> Error {

@@ -22,6 +22,7 @@ impl<M: TrainModule> OptimizerSet<M> {
         Update {
             groups: groups.collect(),
             grad_norm: update.grad_norm,
+            norms_of_parts: update.norms_of_parts,
         }
     }
 
@@ -95,6 +96,12 @@ fn unreadable<E: std::error::Error + Send + Sync + 'static>(error: E) -> Error {
     .with_source(error)
 }
 
+/// A state without the entries of these keys.
+pub(super) fn without_keys(mut state: Value, keys: &HashSet<String>) -> Value {
+    remove_keys(&mut state, keys);
+    state
+}
+
 /// Removes entries with these keys, at any depth.
 fn remove_keys(value: &mut Value, keys: &HashSet<String>) {
     match value {
@@ -110,6 +117,18 @@ fn remove_keys(value: &mut Value, keys: &HashSet<String>) {
 }
 
 /// Two states of the same optimizer over different parameters, as one.
+pub(super) fn merged_by_key(a: Value, b: Value) -> Value {
+    let (Value::Map(mut a), Value::Map(b)) = (a.clone(), b) else {
+        return a;
+    };
+    for (key, value) in b {
+        if !a.iter().any(|(other, _)| *other == key) {
+            a.push((key, value));
+        }
+    }
+    Value::Map(a)
+}
+
 fn merged(a: Value, b: Value) -> Value {
     let (Value::Map(mut a), Value::Map(b)) = (a.clone(), b) else {
         return a;

@@ -256,13 +256,14 @@ impl<M: TrainModule> Trainer<M> {
         let (stopped, metrics) = fitted?;
         let mut left = world.processes.broadcast(left)?;
         if let Some(best) = left.restored.take() {
+            state.forget_average();
             state.restore_parameters(&world.processes, |model| {
                 checkpoint::load_model(best, model)
             })?;
         }
         Ok(FitOutcome {
             stopped,
-            model: state.into_model()?,
+            model: state.into_evaluated()?,
             best_checkpoint: left.best,
             last_checkpoint: left.last,
             metrics,

@@ -13,6 +13,7 @@ mod support;
 mod accelerators;
 mod arithmetic;
 mod averages;
+mod averaging;
 #[cfg(feature = "burn-train")]
 mod burn_train;
 mod checkpoints;

@@ -1,6 +1,8 @@
 //! Number formats: what trains in them, and what does not reach a kernel.
 
+mod anomaly;
 mod golden;
+mod memory;
 mod models;
 mod scale;
 mod wrong;
