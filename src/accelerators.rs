@@ -1,6 +1,6 @@
 //! The accelerators that are compiled in.
 
-use firebox_backend::{Accelerator, DeviceInfo, Kind, Unavailable};
+use firebox_backend::{Accelerator, Balanced, DeviceInfo, Kind, Unavailable};
 use std::any::TypeId;
 
 /// Gives the list of accelerators, the preferred first, to another macro. Adding one is a line
@@ -61,7 +61,9 @@ macro_rules! accelerator_list {
             let backend = TypeId::of::<B>();
             $(
                 #[cfg(feature = $feature)]
-                if backend == TypeId::of::<<$accelerator as Accelerator>::Backend>() {
+                if backend == TypeId::of::<<$accelerator as Accelerator>::Backend>()
+                    || backend == TypeId::of::<Balanced<<$accelerator as Accelerator>::Backend>>()
+                {
                     return Some(<$accelerator>::KIND);
                 }
             )*

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::metric::{Logged, Observation};
-use crate::optim::{ManualStep, Optimizers};
+use crate::optim::{ManualStep, Optimizers, PassSettings};
 use crate::progress::{Progress, Stage};
 use burn::module::{AutodiffModule, Module};
 use burn::optim::GradientsParams;
@@ -240,6 +240,11 @@ pub(crate) enum LossValue<B: AutodiffBackend> {
     Tensor(Tensor<B, 1>),
     /// The step ran the backward pass itself.
     Gradients(GradientsParams),
+    /// So did [`StepContext::checkpoint_blocks`], which knows the loss.
+    Recomputed {
+        gradients: GradientsParams,
+        loss: Tensor<B::InnerBackend, 1>,
+    },
 }
 
 impl<B: AutodiffBackend> Loss<B> {
@@ -260,6 +265,15 @@ impl<B: AutodiffBackend> Loss<B> {
     }
 }
 
+impl<B: AutodiffBackend> Loss<B> {
+    /// The same loss, as a mean over so many things; see [`weighted`](Self::weighted).
+    #[must_use]
+    pub fn with_weight(mut self, weight: f64) -> Self {
+        self.weight = Some(weight);
+        self
+    }
+}
+
 impl<B: AutodiffBackend> From<Tensor<B, 1>> for Loss<B> {
     fn from(mean: Tensor<B, 1>) -> Self {
         Self {
@@ -276,6 +290,7 @@ pub struct StepContext<B: Backend> {
     progress: Progress,
     samples: usize,
     device: B::Device,
+    pub(crate) pass: PassSettings,
     pub(crate) logged: Vec<Logged<B>>,
 }
 
@@ -286,8 +301,14 @@ impl<B: Backend> StepContext<B> {
             progress,
             samples,
             device,
+            pass: PassSettings::default(),
             logged: Vec::new(),
         }
+    }
+
+    pub(crate) fn with_pass(mut self, pass: PassSettings) -> Self {
+        self.pass = pass;
+        self
     }
 
     /// Logs a value under a name; it stays on the device until somebody looks.

@@ -213,6 +213,11 @@ settings! {
     /// Average the weights over the steps: `ema:0.999`, or `swa` from 80 % of the epochs on
     weight_averaging: Option<WeightAveraging> = None, with_weight_averaging(impl Into<Option<WeightAveraging>>);
 
+    /// Compute the activations of a model's blocks again in the backward pass, to need less memory
+    ///
+    /// Of models that say what their blocks are, with `StepContext::checkpoint_blocks`.
+    gradient_checkpointing: bool = false, with_gradient_checkpointing(bool);
+
     /// Keep the optimizers' state in the host's memory between two steps; for GPUs
     offload_optimizer: bool = false, with_offload_optimizer(bool);
 

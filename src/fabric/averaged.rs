@@ -4,6 +4,7 @@ use super::{Fabric, Part, TrainState, average, replica};
 use crate::config::WeightAveraging;
 use crate::error::Result;
 use crate::module::{StepContext, TrainModule};
+use crate::parameters::parameters;
 use crate::precision::marked;
 use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -162,17 +163,7 @@ impl<B: AutodiffBackend> Fabric<B> {
 
 /// Whether a model has numbers that are not trained, such as running statistics.
 pub(crate) fn has_statistics<M: TrainModule>(model: &M) -> bool {
-    let mut look = HasStatistics(false);
-    model.visit(&mut look);
-    look.0
-}
-
-struct HasStatistics(bool);
-
-impl<B: AutodiffBackend> ModuleVisitor<B> for HasStatistics {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.0 |= !param.is_require_grad();
-    }
+    parameters(model).iter().any(|p| !p.is_trained)
 }
 
 /// Every float of a model, by its parameter.

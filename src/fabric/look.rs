@@ -3,10 +3,10 @@
 use super::{Fabric, TrainState};
 use crate::error::Result;
 use crate::module::TrainModule;
+use crate::parameters::{mentions_dropout, written};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use std::fmt::{self, Write};
 
 /// A look at a model.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Look {
         let mut look = Self::default();
         model.visit(&mut look);
         let text = written(model);
-        if has_dropout(&text) {
+        if mentions_dropout(&text) {
             look.layers_of_one_device.push("Dropout");
         }
         look.works_hard |= text.contains("Attention {");
@@ -48,35 +48,6 @@ impl<B: Backend> ModuleVisitor<B> for Look {
         if is_burns && !self.layers_of_one_device.contains(&layer) {
             self.layers_of_one_device.push(layer);
         }
-    }
-}
-
-/// What a module says it is made of. No visit comes by layers without parameters.
-fn written(model: &impl fmt::Debug) -> String {
-    let mut text = Capped(String::new());
-    // What is beyond the cap is not looked at.
-    let _ = write!(text, "{model:?}");
-    text.0
-}
-
-/// Whether Burn's `Dropout` is somewhere in the model, and drops anything.
-fn has_dropout(text: &str) -> bool {
-    const DROPOUT: &str = "Dropout { prob: ";
-    let mut found = text.match_indices(DROPOUT);
-    found.any(|(at, _)| !text[at + DROPOUT.len()..].starts_with("0.0 "))
-}
-
-/// Takes no more text than a model without tensors has.
-struct Capped(String);
-
-impl fmt::Write for Capped {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        const MOST: usize = 16 << 20;
-        if self.0.len() + text.len() > MOST {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
     }
 }
 

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, TrainModule, short_type_name};
 use crate::nn::context::{self, PassContext, within};
 use crate::optim::{
-    Checked, Factors, Gradients, OptimizerSet, Optimizers, StepOutcome, UpdateRules,
+    Checked, Factors, Gradients, OptimizerSet, Optimizers, PassSettings, StepOutcome, UpdateRules,
 };
 use crate::parameters::parameters;
 use crate::precision::{Format, Scaler, as_given, converted, marked};
@@ -70,6 +70,7 @@ pub struct Fabric<B: AutodiffBackend> {
     pub(crate) format: Format,
     averaging: Option<WeightAveraging>,
     offloads: bool,
+    recomputes: bool,
     sync_batchnorm: bool,
     strategy: Strategy,
     pub(crate) group: Group,
@@ -148,6 +149,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             },
             averaging: config.weight_averaging,
             offloads: config.offload_optimizer,
+            recomputes: config.gradient_checkpointing,
             sync_batchnorm: config.sync_batchnorm,
             strategy: config.strategy,
             group: Group::default(),
@@ -227,6 +229,18 @@ impl<B: AutodiffBackend> Fabric<B> {
     pub(crate) fn in_format<M: TrainModule<Backend = B>>(&self, model: M) -> Result<M> {
         self.format.check::<B>(&self.device)?;
         converted(model, &self.format)
+    }
+
+    /// What a training pass asks of the model's step.
+    pub(crate) fn pass_settings<M: TrainModule<Backend = B>>(
+        &self,
+        state: &TrainState<M>,
+    ) -> PassSettings {
+        PassSettings {
+            recomputes: self.recomputes,
+            scale: state.scaler.as_ref().map(Scaler::scale),
+            replicas: self.group.size() / self.group.processes().max(1),
+        }
     }
 
     /// The model as it is evaluated in the run's precision.
@@ -322,9 +336,11 @@ impl<B: AutodiffBackend> Fabric<B> {
         let first = if self.group.is_alone() { weight } else { 1.0 };
         let factor = weight / *state.first_weight.get_or_insert(first);
         let gradients = match value {
-            LossValue::Gradients(gradients) if factor == 1.0 => gradients.into(),
-            LossValue::Gradients(gradients) => {
-                Gradients::from(gradients).scale(state.present()?, factor)
+            LossValue::Gradients(gradients) | LossValue::Recomputed { gradients, .. } => {
+                match factor == 1.0 {
+                    true => gradients.into(),
+                    false => Gradients::from(gradients).scale(state.present()?, factor),
+                }
             }
             LossValue::Tensor(loss) => {
                 let (model, scaler) = (state.present()?, state.scaler.as_ref());

@@ -6,6 +6,7 @@ pub(crate) mod fit;
 mod ranks;
 mod run;
 mod saving;
+mod step;
 mod validation;
 
 pub(crate) use run::Run;

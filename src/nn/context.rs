@@ -111,6 +111,35 @@ pub(super) fn next_dropout() -> Option<DropoutCall> {
     })
 }
 
+/// How many calls of dropout layers there were in this pass.
+pub(crate) fn dropouts() -> u64 {
+    PASS.with_borrow(|pass| pass.as_ref().map_or(0, |pass| pass.dropouts))
+}
+
+/// Goes back to a call of a dropout layer, to repeat what followed.
+pub(crate) fn set_dropouts(calls: u64) {
+    PASS.with_borrow_mut(|pass| {
+        if let Some(pass) = pass {
+            pass.dropouts = calls;
+        }
+    });
+}
+
+/// Where the draws of a part of the model begin, for it to be computed twice.
+pub(crate) fn seed_of_block(block: usize) -> Option<u64> {
+    PASS.with_borrow(|pass| {
+        let PassContext {
+            seed,
+            epoch,
+            batch,
+            first_sample,
+            ..
+        } = pass.as_ref()?.context;
+        let words = [seed, epoch, batch as u64, first_sample as u64, block as u64];
+        Some(xxhash_rust::xxh3::xxh3_64(bytemuck::bytes_of(&words)))
+    })
+}
+
 /// The replicas to compute statistics over, this one included.
 pub(super) fn replicas() -> Option<Replicas> {
     PASS.with_borrow(|pass| pass.as_ref()?.context.sum.clone().map(Replicas))

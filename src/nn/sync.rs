@@ -10,7 +10,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Tensor, TensorData, TensorPrimitive};
-use firebox_backend::Accelerator;
+use firebox_backend::{Accelerator, Balanced};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -41,6 +41,12 @@ macro_rules! by_accelerator {
             $(
                 #[cfg(feature = $feature)]
                 if let Some(known) = same::<_, Tensor<<$accelerator as Accelerator>::Backend, 1>>(mean) {
+                    return same(&mean_on(known.clone(), weight, replicas)).cloned();
+                }
+                #[cfg(feature = $feature)]
+                if let Some(known) =
+                    same::<_, Tensor<Balanced<<$accelerator as Accelerator>::Backend>, 1>>(mean)
+                {
                     return same(&mean_on(known.clone(), weight, replicas)).cloned();
                 }
             )*

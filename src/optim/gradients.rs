@@ -101,7 +101,7 @@ impl Gradients {
 
     /// Takes each parameter's gradient from a backward pass, times `factor`. In the host's memory the squares of
     /// final ones are summed at once, which is cheaper than to visit them again.
-    fn collect<M: TrainModule>(
+    pub(super) fn collect<M: TrainModule>(
         model: &M,
         from: <M::Backend as AutodiffBackend>::Gradients,
         factor: f64,

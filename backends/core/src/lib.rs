@@ -9,8 +9,31 @@ pub mod host;
 
 pub use device::{DeviceInfo, DeviceStats, DeviceType, Unavailable};
 
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::tensor::Device;
 use burn::tensor::backend::AutodiffBackend;
+
+/// The backend `B` with Burn's balanced gradient checkpointing: the results of cheap operations
+/// (element by element) are not kept for the backward pass but computed again.
+///
+/// Burn decides this by the backend's type, so a program that is to choose when it runs has its
+/// model compiled for both, and says so: `if balanced { train::<Balanced<B>>(..) } else {
+/// train::<B>(..) }`. A model whose blocks are run by `StepContext::checkpoint_blocks` saves more,
+/// and chooses by a setting.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor, backend::AutodiffBackend};
+/// use firebox_backend::Balanced;
+///
+/// /// The slope of x² at 3.
+/// fn slope<B: AutodiffBackend>(device: &Device<B>) -> Tensor<B::InnerBackend, 1> {
+///     let x = Tensor::<Balanced<B>, 1>::from_floats([3.0], device).require_grad();
+///     let gradients = (x.clone() * x.clone()).backward();
+///     x.grad(&gradients).unwrap()
+/// }
+/// ```
+pub type Balanced<B> = Autodiff<<B as AutodiffBackend>::InnerBackend, BalancedCheckpointing>;
 
 /// One kind of hardware that Burn can train on.
 ///

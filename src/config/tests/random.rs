@@ -134,7 +134,7 @@ prop_compose! {
             |(number, norm)| if norm { GradientClip::Norm(number) } else { GradientClip::Value(number) }
         )),
         (detect_anomaly, model_summary, checkpointing) in any::<(bool, bool, bool)>(),
-        (grad_norms, offload) in any::<(bool, bool)>(),
+        (grad_norms, offload, recompute) in any::<(bool, bool, bool)>(),
         scale in prop_oneof![
             thousandths(1000..1_000_000).prop_map(|n| LossScale::Dynamic { start: n as f32 }),
             thousandths(1..1_000_000).prop_map(|n| LossScale::Static(n as f32)),
@@ -160,6 +160,7 @@ prop_compose! {
             .with_weight_averaging(averaging)
             .with_log_grad_norms(grad_norms)
             .with_offload_optimizer(offload)
+            .with_gradient_checkpointing(recompute)
             .with_detect_anomaly(detect_anomaly)
             .with_model_summary(model_summary)
             .with_checkpointing(checkpointing)
