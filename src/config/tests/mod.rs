@@ -71,6 +71,8 @@ fn defaults_as_toml() {
     sync_batchnorm = true
     collective_timeout = "30m"
     precision = "32-true"
+    loss_scale = "dynamic"
+    full_precision = []
     seed = 42
     deterministic = false
     limit_train_batches = 1.0
@@ -84,6 +86,9 @@ fn defaults_as_toml() {
     num_sanity_val_steps = 2
     log_every_n_steps = 50
     accumulate_grad_batches = 1
+    log_grad_norms = false
+    gradient_checkpointing = false
+    offload_optimizer = false
     detect_anomaly = false
     run_dir = "runs"
     progress = "auto"
@@ -103,6 +108,9 @@ fn every_setting_is_read_from_its_flag() {
         "-1",
         "--precision",
         "bf16-mixed",
+        "--loss-scale=dynamic:1024",
+        "--full-precision",
+        "head.*, norm",
         "--seed=7",
         "--deterministic",
         "--max-epochs=3",
@@ -122,6 +130,10 @@ fn every_setting_is_read_from_its_flag() {
         "--log-every-n-steps=5",
         "--accumulate-grad-batches=4",
         "--gradient-clip=value:0.5",
+        "--log-grad-norms",
+        "--weight-averaging=ema:0.99",
+        "--gradient-checkpointing",
+        "--offload-optimizer",
         "--detect-anomaly=true",
         "--run-dir=out",
         "--progress=plain",
@@ -133,6 +145,8 @@ fn every_setting_is_read_from_its_flag() {
         .with_accelerator("cpu")
         .with_devices(Devices::All)
         .with_precision(Precision::Bf16Mixed)
+        .with_loss_scale(LossScale::Dynamic { start: 1024.0 })
+        .with_full_precision(["head.*", "norm"])
         .with_seed(7)
         .with_deterministic(true)
         .with_max_epochs(3)
@@ -151,6 +165,10 @@ fn every_setting_is_read_from_its_flag() {
         .with_log_every_n_steps(5)
         .with_accumulate_grad_batches(4)
         .with_gradient_clip(GradientClip::Value(0.5))
+        .with_log_grad_norms(true)
+        .with_weight_averaging(WeightAveraging::Ema { decay: 0.99 })
+        .with_gradient_checkpointing(true)
+        .with_offload_optimizer(true)
         .with_detect_anomaly(true)
         .with_run_dir("out")
         .with_progress(ProgressMode::Plain)
@@ -402,6 +420,10 @@ fn help_shows_every_setting_once() {
               How long a device waits for the others before the run fails [env: FIREBOX_COLLECTIVE_TIMEOUT] [default: 30m]
           --precision <PRECISION>
               The number format: `auto`, `32-true`, `64-true`, `16-mixed`, `bf16-mixed`, `16-true` or `bf16-true` [env: FIREBOX_PRECISION] [default: 32-true]
+          --loss-scale <SCALE>
+              What the loss is multiplied with in `16-mixed`: `dynamic`, `dynamic:N`, or a number [env: FIREBOX_LOSS_SCALE] [default: dynamic]
+          --full-precision <PATHS>
+              Parts of the model whose products are computed in 32 bits in a mixed precision, by path (`head.*`) [env: FIREBOX_FULL_PRECISION] [default: none]
           --seed <N>
               Where all randomness starts from [env: FIREBOX_SEED] [default: 42]
           --deterministic[=<BOOL>]
@@ -440,8 +462,16 @@ fn help_shows_every_setting_once() {
               Average the gradients of this many batches for one optimizer step [env: FIREBOX_ACCUMULATE_GRAD_BATCHES] [default: 1]
           --gradient-clip <CLIP>
               Clip gradients: to a global norm (`1.0` or `norm:1.0`), or each entry (`value:0.5`) [env: FIREBOX_GRADIENT_CLIP]
+          --log-grad-norms[=<BOOL>]
+              Log the gradients' norm of each of the model's parts, beside the global one [env: FIREBOX_LOG_GRAD_NORMS] [default: false]
+          --weight-averaging <AVERAGE>
+              Average the weights over the steps: `ema:0.999`, or `swa` from 80 % of the epochs on [env: FIREBOX_WEIGHT_AVERAGING]
+          --gradient-checkpointing[=<BOOL>]
+              Compute the activations of a model's blocks again in the backward pass, to need less memory [env: FIREBOX_GRADIENT_CHECKPOINTING] [default: false]
+          --offload-optimizer[=<BOOL>]
+              Keep the optimizers' state in the host's memory between two steps; for GPUs [env: FIREBOX_OFFLOAD_OPTIMIZER] [default: false]
           --detect-anomaly[=<BOOL>]
-              Stop at the first NaN or infinite gradient, and name its parameter [env: FIREBOX_DETECT_ANOMALY] [default: false]
+              Stop at the first NaN or infinite number, and name its layer; slow [env: FIREBOX_DETECT_ANOMALY] [default: false]
           --run-dir <PATH>
               The folder under which each run makes its own `version_N` folder [env: FIREBOX_RUN_DIR] [default: runs]
           --progress <MODE>
