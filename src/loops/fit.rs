@@ -340,7 +340,7 @@ fn end_epoch<M: TrainModule>(
 }
 
 /// Forward and backward pass of one batch; its gradients join those of the group.
-fn train_batch<M: TrainModule>(
+pub(super) fn train_batch<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
     batch: Batch<M::Batch>,
@@ -414,7 +414,10 @@ fn learn<M: TrainModule>(
 }
 
 /// Steps the optimizers, and counts.
-fn step_optimizers<M: TrainModule>(run: &mut Run<'_, M>, state: &mut TrainState<M>) -> Result<()> {
+pub(super) fn step_optimizers<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+) -> Result<()> {
     if !state.optimizers.manual {
         let fabric = run.fabric;
         let outcome = fabric.lane.run(|| fabric.optimizer_step(state));

@@ -5,6 +5,7 @@ pub(crate) mod fit;
 mod ranks;
 mod run;
 mod saving;
+pub(crate) mod trial;
 mod validation;
 
 pub(crate) use run::Run;

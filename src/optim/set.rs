@@ -132,6 +132,8 @@ pub(crate) struct OptimizerSet<M: TrainModule> {
     group_of: Option<HashMap<ParamId, usize>>,
     pub(super) schedule: Option<Scheduler>,
     pub(crate) manual: bool,
+    /// The learning rate of all groups, whatever they and their schedules say.
+    fixed_rate: Option<f64>,
     /// What the optimizers of all ranks keep, for the next checkpoint.
     pub(super) gathered: Option<Vec<SavedState>>,
 }
@@ -241,6 +243,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: (!whole).then_some(group_of),
             schedule: schedule.map(Scheduler::new).transpose()?,
             manual,
+            fixed_rate: None,
             gathered: None,
         };
         let rates = set.rates();
@@ -369,8 +372,25 @@ impl<M: TrainModule> OptimizerSet<M> {
             })
     }
 
+    /// The base learning rate of all groups, if they have the same.
+    pub(crate) fn base_rate(&self) -> Option<f64> {
+        let first = self.groups.first()?.base_lr;
+        self.groups
+            .iter()
+            .all(|group| group.base_lr == first)
+            .then_some(first)
+    }
+
+    /// From now on all groups step with this learning rate.
+    pub(crate) fn fix_rate(&mut self, lr: f64) {
+        self.fixed_rate = Some(lr);
+    }
+
     /// The learning rate of each group's next step.
     pub(crate) fn rates(&mut self) -> Vec<f64> {
+        if let Some(lr) = self.fixed_rate {
+            return vec![lr; self.groups.len()];
+        }
         let shared = &mut self.schedule;
         let rate = |group: &mut Group<M>| {
             let scheduler = group.schedule.as_mut().or(shared.as_mut());
@@ -402,6 +422,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             group_of: self.group_of.clone(),
             schedule: None,
             manual: self.manual,
+            fixed_rate: self.fixed_rate,
             gathered: None,
         })
     }

@@ -23,6 +23,7 @@ mod limits;
 mod mnist;
 mod replicas;
 mod resume;
+mod search;
 #[cfg(unix)]
 mod signals;
 mod stopping;
