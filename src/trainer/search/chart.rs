@@ -54,6 +54,11 @@ impl Chart<'_> {
         }
         let middle = f64::midpoint(LEFT, RIGHT);
         svg += &text("text", (middle, HEIGHT - 16.0), "middle", "learning rate");
+        for (class, start) in [("loss", RIGHT - 132.0), ("mean", RIGHT - 68.0)] {
+            let height = HEIGHT - 20.0;
+            svg += &line(class, (start, height), (start + 20.0, height));
+            svg += &text("text", (start + 26.0, HEIGHT - 16.0), "start", class);
+        }
         let middle = f64::midpoint(TOP, BOTTOM);
         let _ = writeln!(
             svg,
@@ -292,7 +297,9 @@ mod tests {
             .map(|(i, l)| point(10f64.powi(i as i32), *l))
             .collect();
         let svg = svg(&points, LearningRateMode::Exponential);
-        let mean = svg.lines().find(|line| line.contains("class=\"mean\""));
+        let mean = svg
+            .lines()
+            .find(|line| line.starts_with("<path class=\"mean\""));
         assert_eq!(mean.map(|line| line.matches('M').count()), Some(3));
     }
 

@@ -103,7 +103,7 @@ impl LearningRateSearch {
 
     fn check(&self) -> Result<()> {
         let from_zero = self.mode == LearningRateMode::Linear && self.min == 0.0;
-        if !(self.min.is_finite() && self.min > 0.0) && !from_zero {
+        if !(from_zero || self.min.is_finite() && self.min > 0.0) {
             return Err(Error::config(format!(
                 "`min` of the learning rate search is {}; use a finite number above 0",
                 self.min
@@ -223,6 +223,9 @@ impl LearningRates {
     ///
     /// The first 10 steps and the last do not count, nor do losses that are not finite. `None` if
     /// fewer than two are left, or the loss falls nowhere.
+    ///
+    /// Look at the curve, too ([`save_svg`](Self::save_svg)): where the losses of batches differ much,
+    /// it falls by chance as well, most of all at the start. Larger batches help, or a higher `min`.
     pub fn suggestion(&self) -> Option<f64> {
         self.suggested().map(|point| point.lr)
     }
