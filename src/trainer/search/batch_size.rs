@@ -197,11 +197,11 @@ impl<M: TrainModule> Trainer<M> {
     /// next fit.
     ///
     /// It is doubled until memory runs out, and is never more than the data has samples; a stream does
-    /// not say how many it has, so set [`most`](BatchSizeSearch::most). Every trial
-    /// trains a copy of the model for a few steps, from the weights that a fit would start from:
-    /// the model's, or those of the checkpoint that the config says to `resume` from. Everything is
-    /// as before afterwards, and nothing is written. `limit_train_batches` does not count. With
-    /// `fast_dev_run` the first batch size is tried, for as many steps as that says.
+    /// not say how many it has, so set [`most`](BatchSizeSearch::most). Every trial trains a copy of
+    /// the model for a few steps, from the weights that a fit would start from: the model's, or those
+    /// of the checkpoint that the config says to `resume` from. Everything is as before afterwards,
+    /// and nothing is written. `limit_train_batches` does not count. With `fast_dev_run` the first
+    /// batch size is tried, for as many steps as that says.
     ///
     /// It runs on the first device alone. As a loader's batch size is that of all devices together,
     /// n of them have room for n times as much.
