@@ -14,7 +14,7 @@
 //! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
 //! | [`mod@launch`] | [`Recipe`]: from `main` to the accelerator that is there |
 //! | [`signals`] | Ctrl-C, SIGTERM, and SIGUSR1 in jobs of SLURM |
-//! | [`trainer`] | [`Trainer`]: fit, validate, test, predict |
+//! | [`trainer`] | [`Trainer`]: fit, validate, test, predict; what to find before a fit |
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
 //! | [`checkpoint`] | what is saved, where, and how it is read back |

@@ -7,6 +7,7 @@ mod ranks;
 mod run;
 mod saving;
 mod step;
+pub(crate) mod trial;
 mod validation;
 
 pub(crate) use run::Run;

@@ -137,6 +137,8 @@ pub(crate) struct OptimizerSet<M: TrainModule> {
     pub(crate) manual: bool,
     /// Of the parameters, and so of what is kept of them.
     pub(super) format: FloatDType,
+    /// The learning rate of all groups, whatever they and their schedules say.
+    fixed_rate: Option<f64>,
     /// What the optimizers of all ranks keep, for the next checkpoint.
     pub(super) gathered: Option<Vec<SavedState>>,
 }
@@ -247,6 +249,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             schedule: schedule.map(Scheduler::new).transpose()?,
             manual,
             format: format(&parameters),
+            fixed_rate: None,
             gathered: None,
         };
         let rates = set.rates();
@@ -384,8 +387,25 @@ impl<M: TrainModule> OptimizerSet<M> {
             })
     }
 
+    /// The base learning rate of all groups, if they have the same.
+    pub(crate) fn base_rate(&self) -> Option<f64> {
+        let first = self.groups.first()?.base_lr;
+        self.groups
+            .iter()
+            .all(|group| group.base_lr == first)
+            .then_some(first)
+    }
+
+    /// From now on all groups step with this learning rate.
+    pub(crate) fn fix_rate(&mut self, lr: f64) {
+        self.fixed_rate = Some(lr);
+    }
+
     /// The learning rate of each group's next step.
     pub(crate) fn rates(&mut self) -> Vec<f64> {
+        if let Some(lr) = self.fixed_rate {
+            return vec![lr; self.groups.len()];
+        }
         let shared = &mut self.schedule;
         let rate = |group: &mut Group<M>| {
             let scheduler = group.schedule.as_mut().or(shared.as_mut());
@@ -419,6 +439,7 @@ impl<M: TrainModule> OptimizerSet<M> {
             schedule: None,
             manual: self.manual,
             format: self.format,
+            fixed_rate: self.fixed_rate,
             gathered: None,
         })
     }

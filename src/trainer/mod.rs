@@ -4,6 +4,12 @@ mod evaluate;
 mod ranks;
 mod resume;
 mod run_dir;
+mod search;
+
+pub use search::{
+    BatchSizeMode, BatchSizeSearch, LearningRateMode, LearningRatePoint, LearningRateSearch,
+    LearningRates,
+};
 
 use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
 use crate::checkpoint::{self, Position};

@@ -25,6 +25,7 @@ mod mnist;
 mod precision;
 mod replicas;
 mod resume;
+mod search;
 #[cfg(unix)]
 mod signals;
 mod stopping;
