@@ -17,7 +17,6 @@ on_each_backend!(
     the_average_is_validated_and_saved,
     a_resumed_average_goes_on,
     a_skipped_step_is_not_averaged,
-    running_statistics_are_those_of_the_average,
     replicas_have_the_average_of_one,
 );
 
@@ -116,6 +115,12 @@ fn a_skipped_step_is_not_averaged<B: AutodiffBackend>() {
     let data = Loaders::new(gradients([1.0, f32::INFINITY, 2.0]));
     let (outcome, _) = fit::<B>(config, sgd(0.125), data);
     assert_eq!(outcome.model.values()[0], averages(&[1.0, 2.0]).1);
+}
+
+mod on_the_processor {
+    use super::running_statistics_are_those_of_the_average;
+
+    on_each_backend!(cpu: running_statistics_are_those_of_the_average);
 }
 
 /// One weight times the batch, normalized; the statistics are those of `w · x`.

@@ -9,8 +9,6 @@ mod model;
 #[path = "../../examples/mnist/training.rs"]
 mod training;
 
-use burn::backend::Autodiff;
-use burn_flex::Flex;
 use data::Mnist;
 use firebox::prelude::*;
 use std::fs;
@@ -18,7 +16,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use training::Classifier;
 
-type B = Autodiff<Flex>;
+type B = firebox::testing::Cpu;
 
 fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/mnist/data")
@@ -140,4 +138,33 @@ fn files_that_cannot_be_read_are_named() {
         message(dir.path()),
         "cannot unpack (expected gzip) `DIR/train-images-idx3-ubyte.gz`: unexpected end of file"
     );
+}
+
+/// The example's network after 200 steps: the loss in 16 bits is within 2 % of that in 32.
+#[test]
+fn the_network_learns_in_16_bits() {
+    let device = Default::default();
+    let model = Classifier::new(model::ConvNet::<B>::new(0.0, &device), 1e-3);
+    burn::module::Module::num_params(&model);
+    let run = |precision: &str| {
+        let config = TrainerConfig::new()
+            .with_precision(precision.parse().unwrap())
+            .with_max_steps(200)
+            .with_logger(firebox::config::LoggerNames::none())
+            .with_progress(firebox::config::ProgressMode::Off)
+            .with_checkpointing(false)
+            .with_limit_val_batches(firebox::config::Limit::NONE);
+        let mut data = Mnist::new(shipped(), 16);
+        let fitted = Trainer::new(config, device).fit(model.clone(), &mut data);
+        fitted.unwrap().metrics.get("train/loss_epoch").unwrap()
+    };
+    let full = run("32-true");
+    for precision in ["bf16-mixed", "16-mixed"] {
+        let half = run(precision);
+        println!("{precision}: {half} for {full}");
+        assert!(
+            (half - full).abs() / full < 0.02,
+            "{precision}: {half} for {full}"
+        );
+    }
 }

@@ -9,13 +9,18 @@ use burn::tensor::{Tensor, backend::Backend};
 use firebox::ErrorKind;
 use firebox::data::Loaders;
 
-on_each_backend!(
-    the_layer_whose_output_overflows_is_named,
-    the_layer_whose_gradient_overflows_is_named,
-    formats_that_meet_are_named,
-    a_sound_model_is_let_pass,
-    norms_of_parts_make_up_the_whole,
-);
+on_each_backend!(norms_of_parts_make_up_the_whole);
+
+mod on_the_processor {
+    use super::*;
+
+    on_each_backend!(
+        cpu: the_layer_whose_output_overflows_is_named,
+        the_layer_whose_gradient_overflows_is_named,
+        formats_that_meet_are_named,
+        a_sound_model_is_let_pass,
+    );
+}
 
 /// What the model does in its second layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,23 +117,16 @@ fn formats_that_meet_are_named<B: AutodiffBackend>() {
 
 fn a_sound_model_is_let_pass<B: AutodiffBackend>() {
     let device = B::Device::default();
-    let run = |detect| {
-        let config = silent(Precision::F32True)
-            .with_max_steps(2)
-            .with_detect_anomaly(detect);
-        let model = Faulty::<B>::new(Fault::Gradient);
-        let _ = model;
-        Trainer::new(config, device.clone())
-            .fit(
-                Attention::<B>::new(&device),
-                &mut Loaders::new(labelled(32)),
-            )
-            .unwrap()
-            .metrics
-            .get("train/loss_epoch")
-            .unwrap()
-    };
-    assert!(run(true).is_finite());
+    let config = silent(Precision::F32True)
+        .with_max_steps(2)
+        .with_detect_anomaly(true);
+    let fitted = Trainer::new(config, device.clone())
+        .fit(
+            Attention::<B>::new(&device),
+            &mut Loaders::new(labelled(32)),
+        )
+        .unwrap();
+    assert_eq!(fitted.progress.global_step, 2);
 }
 
 fn norms_of_parts_make_up_the_whole<B: AutodiffBackend>() {

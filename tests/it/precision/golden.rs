@@ -3,15 +3,22 @@
 use super::models::{Attention, Recurrent, Sequences, labelled};
 use super::*;
 use firebox::callback::{Closure, Hook};
+use firebox::config::{LossScale, Resume};
 use firebox::data::Loaders;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 on_each_backend!(
-    attention_in_64_bits_is_that_in_32,
+    cpu: attention_in_64_bits_is_that_in_32,
     a_recurrent_network_in_64_bits_is_that_in_32,
-    an_f16_step_runs,
+    a_run_resumes_exactly_in_every_format,
 );
+
+mod on_each {
+    use super::an_f16_step_runs;
+
+    on_each_backend!(an_f16_step_runs);
+}
 
 /// Trains; the loss of each step.
 fn losses<M: TrainModule>(
@@ -131,4 +138,58 @@ fn an_f16_step_runs<B: AutodiffBackend>() {
     let config = silent(Precision::F32True).with_max_steps(1);
     let full = losses(config, model, &mut Loaders::new(labelled(16)));
     assert_close(&half, &full, 5e-3);
+}
+
+/// A run that stops after 3 steps and goes on; what its last checkpoint holds.
+fn a_run_resumes_exactly_in_every_format<B: AutodiffBackend>() {
+    let device = B::Device::default();
+    let model = Attention::<B>::new(&device);
+    for precision in Precision::ALL.into_iter().skip(1) {
+        let runs = tempfile::TempDir::new().unwrap();
+        let config = silent(precision)
+            .with_checkpointing(true)
+            .with_accumulate_grad_batches(2)
+            .with_loss_scale("dynamic:1024".parse::<LossScale>().unwrap())
+            .with_max_epochs(2);
+        let run = |folder: &str, config: &TrainerConfig| {
+            let config = config.clone().with_run_dir(runs.path().join(folder));
+            let fitted = Trainer::new(config, device.clone())
+                .fit(model.clone(), &mut Loaders::new(labelled(96)));
+            fitted.map(|outcome| outcome.last_checkpoint.unwrap())
+        };
+        let whole = match run("whole", &config) {
+            Ok(whole) => whole,
+            Err(error) => {
+                assert!(error.to_string().contains("does not compute in"), "{error}");
+                continue;
+            }
+        };
+        run("stopped", &config.clone().with_max_steps(2)).unwrap();
+        let resumed = config.with_resume("last".parse::<Resume>().unwrap());
+        let resumed = run("stopped", &resumed).unwrap();
+        for name in ["model.safetensors", "optimizer-0.cbor"] {
+            let read = |folder: &std::path::Path| std::fs::read(folder.join(name)).unwrap();
+            assert_eq!(read(&resumed), read(&whole), "{precision}: {name}");
+        }
+    }
+}
+
+/// Two devices against one, in a format whose steps are 1/256.
+#[cfg(feature = "flex")]
+#[test]
+fn replicas_in_16_bits_train_as_one() {
+    let device = Default::default();
+    let model = Attention::<firebox::testing::Cpu>::new(&device);
+    let run = |replicas| {
+        let config = silent(Precision::Bf16Mixed).with_max_epochs(3);
+        Trainer::new(config, device)
+            .with_devices(vec![device; replicas])
+            .fit(model.clone(), &mut Loaders::new(labelled(96)))
+            .unwrap()
+            .metrics
+            .get("train/loss_epoch")
+            .unwrap()
+    };
+    let (one, two) = (run(1), run(2));
+    assert!((one - two).abs() / one < 4e-3, "{one} and {two}");
 }
