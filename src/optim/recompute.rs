@@ -87,7 +87,8 @@ impl<B: AutodiffBackend> StepContext<B> {
         let mut x = input.clone().detach();
         for (index, block) in blocks.iter().enumerate() {
             entered.push((x.clone(), context::dropouts()));
-            x = run(index, block, x).detach();
+            // Burn keeps a graph until the next backward pass, so there must be none.
+            x = run(index, &block.clone().no_grad(), x);
         }
         let mut backward = Backward::new(model, self.pass.scale);
         let leaf = x.require_grad();
