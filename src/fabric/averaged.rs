@@ -37,6 +37,11 @@ impl<M: TrainModule> TrainState<M> {
         }
     }
 
+    /// The average of the weights so far, where the config asks for one.
+    pub fn average(&self) -> Option<&M> {
+        self.averaged.as_ref().map(|averaged| &averaged.model)
+    }
+
     /// Ends training; the model as it is evaluated.
     pub(crate) fn into_evaluated(mut self) -> Result<M> {
         match self.averaged.take() {

@@ -134,7 +134,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         Self::from_config(&TrainerConfig::default(), device)
     }
 
-    /// Training on this device as the config says: its seed, clipping and anomaly detection.
+    /// Training on this device as the config says: its seed, clipping, precision, averages of weights,
+    /// and what it does to need less memory.
     pub fn from_config(config: &TrainerConfig, device: B::Device) -> Self {
         Self {
             devices: vec![device.clone()],
@@ -251,7 +252,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         Ok(marked(self.in_format(model.clone())?, &self.format))
     }
 
-    /// Runs a forward pass in the run's precision; [`in_batch`](Self::in_batch) does so by itself.
+    /// Runs a forward pass in the precision of the config; [`in_batch`](Self::in_batch) does so by
+    /// itself, and the backward pass needs nothing.
     pub fn autocast<T>(&self, pass: impl FnOnce() -> T) -> T {
         self.format.within(pass)
     }

@@ -501,7 +501,7 @@ mod tests {
         let batch = line_data().batch_size(32);
         let batch = batch.iter(crate::data::EpochSpec::new(Default::default()));
         let batch = batch.unwrap().next().unwrap().unwrap().value.unwrap();
-        Gradients::of_loss(line, line.loss(batch), factor, true).unwrap()
+        Gradients::of_loss(line, line.loss(batch), Factors::new(factor, None), true).unwrap()
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Runs whose losses in 16 and 64 bits are those in 32.
 
-use super::models::{Attention, Recurrent, Sequences, labelled};
+use super::models::{Attention, Normalized, Recurrent, Sequences, labelled};
 use super::*;
+use burn::module::AutodiffModule;
 use firebox::callback::{Closure, Hook};
-use firebox::config::{LossScale, Resume};
+use firebox::config::{LossScale, Resume, Strategy};
 use firebox::data::Loaders;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -192,4 +193,51 @@ fn replicas_in_16_bits_train_as_one() {
     };
     let (one, two) = (run(1), run(2));
     assert!((one - two).abs() / one < 4e-3, "{one} and {two}");
+}
+
+/// Statistics of a batch are taken and kept in 32 bits, by Burn's layer as it is.
+#[cfg(feature = "flex")]
+#[test]
+fn running_statistics_stay_in_32_bits() {
+    let device = Default::default();
+    let model = Normalized::<firebox::testing::Cpu>::new(&device);
+    let run = |precision| {
+        let config = silent(precision).with_max_epochs(2);
+        // Clones share their statistics.
+        let copy = Normalized::from_inner(model.valid());
+        let mut data = Loaders::new(labelled(64)).with_val(labelled(32));
+        let fitted = Trainer::new(config, device).fit(copy, &mut data).unwrap();
+        let variance = fitted.model.norm.running_var.value_sync();
+        assert_eq!(variance.dtype(), DType::F32);
+        let variance: Vec<f64> = variance.into_data().iter::<f64>().collect();
+        (variance, fitted.metrics.get("val/loss").unwrap())
+    };
+    let (full, full_loss) = run(Precision::F32True);
+    let (half, half_loss) = run(Precision::Bf16Mixed);
+    assert_ne!(half, full);
+    assert_close(&half, &full, 1e-2);
+    assert_close(&[half_loss], &[full_loss], 1e-2);
+}
+
+/// Divided moments and 16 bits: the steps are those of undivided ones, bit by bit.
+#[cfg(feature = "flex")]
+#[test]
+fn divided_optimizers_step_in_16_bits_as_whole_ones() {
+    let device = Default::default();
+    let model = Attention::<firebox::testing::Cpu>::new(&device);
+    let run = |strategy| {
+        let config = silent(Precision::Bf16Mixed)
+            .with_max_epochs(1)
+            .with_strategy(strategy);
+        Trainer::new(config, device)
+            .with_devices([device, device])
+            .fit(model.clone(), &mut Loaders::new(labelled(64)))
+            .unwrap()
+            .model
+            .head
+            .weight
+            .val()
+            .into_data()
+    };
+    assert_eq!(run(Strategy::Zero1), run(Strategy::Ddp));
 }

@@ -4,11 +4,15 @@ use super::*;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
+use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::transformer::{
     TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
 };
-use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Linear, LinearConfig, Lstm, LstmConfig, PositionalEncoding,
+    PositionalEncodingConfig,
+};
 use burn::optim::AdamConfig;
 use burn::tensor::{Int, Tensor, TensorData};
 use firebox::data::SampleRng;
@@ -77,6 +81,17 @@ macro_rules! trains {
         impl<B: Backend> EvalModule for $model<B> {
             type Backend = B;
             type Batch = Sequences<B>;
+
+            fn validation_step(
+                &self,
+                (x, classes): Sequences<B>,
+                cx: &mut StepContext<B>,
+            ) -> Result<()> {
+                let logits = self.forward(x);
+                let loss = CrossEntropyLossConfig::new().init(&logits.device());
+                cx.log("loss", loss.forward(logits, classes));
+                Ok(())
+            }
         }
     };
 }
@@ -84,6 +99,8 @@ macro_rules! trains {
 /// Attention with Burn's own layers, which normalize and take softmax.
 #[derive(Module, Debug)]
 pub struct Attention<B: Backend> {
+    /// Numbers that are no parameters.
+    positions: PositionalEncoding<B>,
     pub encoder: TransformerEncoder<B>,
     pub head: Linear<B>,
 }
@@ -92,6 +109,9 @@ impl<B: Backend> Attention<B> {
     pub fn new(device: &B::Device) -> Self {
         B::seed(device, 1);
         let model = Self {
+            positions: PositionalEncodingConfig::new(WIDTH)
+                .with_max_sequence_size(STEPS)
+                .init(device),
             encoder: TransformerEncoderConfig::new(WIDTH, 32, 2, 1)
                 .with_dropout(0.0)
                 .init(device),
@@ -101,7 +121,10 @@ impl<B: Backend> Attention<B> {
         model
     }
     pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
-        let x = self.encoder.forward(TransformerEncoderInput::new(x));
+        let [batch, steps, _] = x.dims();
+        let mask = generate_autoregressive_mask(batch, steps, &x.device());
+        let x = TransformerEncoderInput::new(self.positions.forward(x)).mask_attn(mask);
+        let x = self.encoder.forward(x);
         self.head.forward(x.mean_dim(1).flatten(1, 2))
     }
 }
@@ -132,3 +155,29 @@ impl<B: Backend> Recurrent<B> {
 }
 
 trains!(Recurrent);
+
+/// A layer whose statistics are kept beside its parameters.
+#[derive(Module, Debug)]
+pub struct Normalized<B: Backend> {
+    linear: Linear<B>,
+    pub norm: BatchNorm<B>,
+    head: Linear<B>,
+}
+
+impl<B: Backend> Normalized<B> {
+    pub fn new(device: &B::Device) -> Self {
+        let model = Self {
+            linear: LinearConfig::new(WIDTH, WIDTH).init(device),
+            norm: BatchNormConfig::new(WIDTH).init(device),
+            head: LinearConfig::new(WIDTH, 2).init(device),
+        };
+        model.num_params();
+        model
+    }
+    pub fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
+        let x: Tensor<B, 2> = self.linear.forward(x.mean_dim(1).flatten(1, 2));
+        self.head.forward(self.norm.forward(x))
+    }
+}
+
+trains!(Normalized);

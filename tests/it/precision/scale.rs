@@ -49,10 +49,24 @@ fn clipping_comes_after_the_scale<B: AutodiffBackend>() {
     };
     let config = config.with_gradient_clip(GradientClip::Norm(1.0));
     let data = Loaders::new(sequences(vec![vec![[3.0, 4.0]]]));
-    let (outcome, rows) = fit::<B>(config, sgd(1.0), data);
+    let (outcome, rows) = fit::<B>(config.clone(), sgd(1.0), data);
     let [a, b] = outcome.model.values().map(f64::from);
     assert_close(&[a, b], &[0.4, 0.2], 1e-6);
     assert_close(&rows.values("train/grad_norm"), &[5.0], 1e-6);
+
+    // Of two devices the mean of (6, 0) and (0, 8) is clipped.
+    let device = B::Device::default();
+    let data = sequences(vec![vec![[6.0, 0.0]], vec![[0.0, 8.0]]]).batch_size(2);
+    let outcome = Trainer::new(config, device.clone())
+        .with_devices([device.clone(), device])
+        .fit_with(
+            Weights::<B>::new(1.0, 1.0),
+            sgd(1.0),
+            &mut Loaders::new(data),
+        )
+        .unwrap();
+    let [a, b] = outcome.model.values().map(f64::from);
+    assert_close(&[a, b], &[0.4, 0.2], 1e-6);
 }
 
 fn a_schedule_waits_for_a_skipped_step<B: AutodiffBackend>() {

@@ -5,6 +5,8 @@ use super::*;
 use firebox::ErrorKind;
 use firebox::data::Loaders;
 
+on_each_backend!(every_precision_trains_or_is_refused);
+
 fn error<B: AutodiffBackend>(config: TrainerConfig) -> String {
     let model = Weights::<B>::new(1.0, 1.0);
     let error = Trainer::new(config, Default::default())
@@ -72,5 +74,35 @@ fn layers_with_tensors_of_their_own_train_in_every_format() {
                 &mut Loaders::new(labelled(32)),
             )
             .unwrap();
+    }
+}
+
+/// Each format trains, or what the device has instead is said.
+fn every_precision_trains_or_is_refused<B: AutodiffBackend>() {
+    let device = B::Device::default();
+    for (precision, dtype) in [
+        (Precision::F32True, DType::F32),
+        (Precision::F64True, DType::F64),
+        (Precision::F16Mixed, DType::F16),
+        (Precision::F16True, DType::F16),
+        (Precision::Bf16Mixed, DType::BF16),
+        (Precision::Bf16True, DType::BF16),
+        (Precision::Auto, DType::F32),
+    ] {
+        let model = Weights::<B>::new(1.0, 1.0);
+        let config = silent(precision).with_max_epochs(1);
+        let fitted = Trainer::new(config, device.clone()).fit_with(model, sgd(0.25), &mut ones(2));
+        match B::supports_dtype(&device, dtype) {
+            true => assert_eq!(fitted.unwrap().model.values(), [0.5, 1.0], "{precision}"),
+            false => {
+                let error = fitted.unwrap_err().to_string();
+                let said = format!("`precision` is {precision}, which ");
+                assert!(error.starts_with(&said), "{error}");
+                assert!(
+                    error.contains(" does not compute in; it can do 32-true"),
+                    "{error}"
+                );
+            }
+        }
     }
 }
