@@ -204,7 +204,7 @@ fn running_statistics_stay_in_32_bits() {
     let run = |precision| {
         let config = silent(precision).with_max_epochs(2);
         // Clones share their statistics.
-        let copy = Normalized::from_inner(model.valid());
+        let copy = Normalized::<firebox::testing::Cpu>::from_inner(model.valid());
         let mut data = Loaders::new(labelled(64)).with_val(labelled(32));
         let fitted = Trainer::new(config, device).fit(copy, &mut data).unwrap();
         let variance = fitted.model.norm.running_var.value_sync();
