@@ -120,7 +120,10 @@ impl SettingValue for Paths {
 
 impl Serialize for Paths {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        match self.0.is_empty() {
+            true => serializer.collect_str(self),
+            false => self.0.serialize(serializer),
+        }
     }
 }
 

@@ -72,7 +72,7 @@ fn defaults_as_toml() {
     collective_timeout = "30m"
     precision = "32-true"
     loss_scale = "dynamic"
-    full_precision = []
+    full_precision = "none"
     seed = 42
     deterministic = false
     limit_train_batches = 1.0

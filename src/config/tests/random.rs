@@ -148,6 +148,13 @@ prop_compose! {
         progress in proptest::sample::select(&ProgressMode::ALL[..]),
         loggers in proptest::collection::hash_set("[a-m]{1,8}", 0..4),
     ) -> TrainerConfig {
+        // Some go with no end by epochs, or with no strategy that steps apart.
+        let is_local = matches!(config.strategy, super::Strategy::FedAvg { .. });
+        let is_endless = config.epoch_limit().is_none();
+        let averaging = averaging.filter(|averaging| match averaging {
+            WeightAveraging::Swa { .. } => !is_local && !is_endless,
+            WeightAveraging::Ema { .. } => !is_local,
+        });
         config
             .with_val_check_interval(interval)
             .with_check_val_every_n_epoch(every)
