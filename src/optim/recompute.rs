@@ -102,7 +102,7 @@ impl<B: AutodiffBackend> StepContext<B> {
             slope = backward.through(output, slope, &leaf)?;
         }
         context::set_dropouts(after);
-        backward.into_input(input, slope)?;
+        backward.through_input(input, slope)?;
         Ok(Loss {
             value: LossValue::Recomputed {
                 gradients: backward.gradients.into(),
@@ -189,7 +189,7 @@ impl<'a, M: TrainModule> Backward<'a, M> {
     }
 
     /// The end: what comes before the blocks.
-    fn into_input<const D: usize>(
+    fn through_input<const D: usize>(
         &mut self,
         input: Tensor<M::Backend, D>,
         slope: Slope<M, D>,

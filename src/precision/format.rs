@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, FloatDType};
 use firebox_autocast::{Mode, is_accelerated, is_inside, within};
-use std::borrow::Cow;
 
 /// What a run computes in.
 #[derive(Debug, Clone)]
@@ -136,14 +135,20 @@ fn supports<B: Backend>(precision: Precision, device: &B::Device) -> bool {
         Precision::F16Mixed | Precision::F16True => DType::F16,
         Precision::Bf16Mixed | Precision::Bf16True => DType::BF16,
     };
-    B::supports_dtype(device, format)
+    // Burn joins no operations in 64 bits, and its kernels panic.
+    let is_joined = format == DType::F64 && B::name(device).contains("fusion<");
+    B::supports_dtype(device, format) && !is_joined
 }
 
 /// The backend's name without what is around it.
-fn plain_name<B: Backend>(device: &B::Device) -> Cow<'static, str> {
+fn plain_name<B: Backend>(device: &B::Device) -> String {
     let name = B::name(device);
-    let inner = name
-        .trim_start_matches("autodiff<")
-        .trim_start_matches("fusion<");
-    inner.trim_end_matches('>').to_owned().into()
+    let around = ["autodiff<", "fusion<", "cubecl<"];
+    let inside = |name: &str, around: &&str| {
+        let inside = name.strip_prefix(around)?.strip_suffix('>')?;
+        Some(inside.to_owned())
+    };
+    around
+        .iter()
+        .fold(name, |name, around| inside(&name, around).unwrap_or(name))
 }

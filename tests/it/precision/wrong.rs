@@ -92,7 +92,8 @@ fn every_precision_trains_or_is_refused<B: AutodiffBackend>() {
         let model = Weights::<B>::new(1.0, 1.0);
         let config = silent(precision).with_max_epochs(1);
         let fitted = Trainer::new(config, device.clone()).fit_with(model, sgd(0.25), &mut ones(2));
-        match B::supports_dtype(&device, dtype) {
+        let is_joined = dtype == DType::F64 && B::name(&device).contains("fusion<");
+        match B::supports_dtype(&device, dtype) && !is_joined {
             true => assert_eq!(fitted.unwrap().model.values(), [0.5, 1.0], "{precision}"),
             false => {
                 let error = fitted.unwrap_err().to_string();

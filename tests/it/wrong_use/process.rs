@@ -80,8 +80,8 @@ fn wrong_settings_exit_with_2() {
             "error: --max-epochs: `max_epochs` is `-3`; use a whole number from 0 (below 2^63), or leave it out (`none`)",
         ),
         (
-            ["--precision", "bf16-mixed"],
-            "error: `precision` is bf16-mixed, which is not supported; use 32-true",
+            ["--accelerator=ndarray", "--precision=bf16-mixed"],
+            "error: `precision` is bf16-mixed, which ndarray does not compute in; it can do 32-true, 64-true",
         ),
         (
             ["--logger", "tensorboard"],

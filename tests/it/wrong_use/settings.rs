@@ -135,8 +135,12 @@ fn an_unknown_logger() {
 #[test]
 fn a_precision_that_is_not_supported() {
     assert_refused(
-        |config| config.with_precision(Precision::Bf16Mixed),
-        "`precision` is bf16-mixed, which is not supported; use 32-true",
+        |config| {
+            config
+                .with_accelerator("ndarray")
+                .with_precision(Precision::Bf16Mixed)
+        },
+        "`precision` is bf16-mixed, which ndarray does not compute in; it can do 32-true, 64-true",
     );
 }
 
