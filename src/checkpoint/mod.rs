@@ -264,7 +264,8 @@ impl Checkpoint {
             state.resume_average(model, count);
         }
         if let (Some(scaler), Some(saved)) = (&mut state.scaler, &self.state.scaler) {
-            scaler.resume(saved);
+            let place = |e: Error| e.context(self.path.join(STATE).display());
+            scaler.resume(saved).map_err(place)?;
         }
         if let Some(weight) = self.state.gradients {
             self.restore_gradients(weight, &mut state)?;

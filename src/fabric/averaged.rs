@@ -88,7 +88,7 @@ impl<M: TrainModule> TrainState<M> {
                 let keep = keep(count);
                 Averaged {
                     model: model.map(&mut Blend { now: now.0, keep }),
-                    count: count + 1,
+                    count: count.saturating_add(1),
                 }
             }
         };

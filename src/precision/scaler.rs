@@ -45,10 +45,20 @@ impl Scaler {
     }
 
     /// Goes on from what a checkpoint holds, unless the run has a scale that stays.
-    pub(crate) fn resume(&mut self, saved: &Self) {
+    ///
+    /// # Errors
+    /// A scale that no run has.
+    pub(crate) fn resume(&mut self, saved: &Self) -> Result<()> {
+        if !(saved.scale.is_finite() && saved.scale > 0.0) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("the loss scale is {}", saved.scale),
+            ));
+        }
         if !self.is_static && !saved.is_static {
             self.clone_from(saved);
         }
+        Ok(())
     }
 
     /// After a step whose gradients were finite.
@@ -57,7 +67,7 @@ impl Scaler {
         if self.is_static {
             return;
         }
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         if self.steps >= GROWTH_INTERVAL {
             let grown = self.scale * GROWTH;
             if grown.is_finite() {
@@ -77,7 +87,7 @@ impl Scaler {
             self.scale = (self.scale * BACKOFF).max(SMALLEST);
             return Ok(());
         }
-        self.skipped += 1;
+        self.skipped = self.skipped.saturating_add(1);
         if self.skipped < MOST_SKIPPED {
             return Ok(());
         }
@@ -157,10 +167,24 @@ mod tests {
         let mut saved = Scaler::new(LossScale::DEFAULT);
         saved.on_skip().unwrap();
         let mut resumed = Scaler::new(LossScale::Static(8.0));
-        resumed.resume(&saved);
+        resumed.resume(&saved).unwrap();
         assert_eq!(resumed.scale, 8.0);
         let mut resumed = Scaler::new(LossScale::DEFAULT);
-        resumed.resume(&saved);
+        resumed.resume(&saved).unwrap();
         assert_eq!(resumed, saved);
+        // Of a file that somebody has changed.
+        for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+            let changed = Scaler {
+                scale,
+                ..saved.clone()
+            };
+            assert_eq!(
+                resumed.resume(&changed).unwrap_err().kind(),
+                ErrorKind::Corrupt
+            );
+        }
+        resumed.steps = u32::MAX;
+        resumed.on_step();
+        assert_eq!(resumed.steps, 0);
     }
 }
