@@ -27,6 +27,11 @@ pub(crate) fn parameters<B: Backend, M: Module<B>>(model: &M) -> Vec<Parameter> 
     visitor.found
 }
 
+/// Whether a model has numbers that are not trained, such as running statistics.
+pub(crate) fn has_statistics<B: Backend, M: Module<B>>(model: &M) -> bool {
+    parameters(model).iter().any(|p| !p.is_trained)
+}
+
 #[derive(Default)]
 struct Parameters {
     stack: Vec<String>,

@@ -187,10 +187,21 @@ pub(super) fn parameters<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> 
     read(model, false)
 }
 
-/// The numbers of what is a float parameter of the model but is not trained, such as running
-/// statistics; in the order in which the model is visited.
-pub(super) fn statistics<B: Backend, M: Module<B>>(model: &M) -> Result<Pieces> {
-    read(model, true)
+/// The first rank's running statistics, for a model of another rank to take: what is a float parameter
+/// but is not trained, in the order in which the model is visited. None where there is nothing to
+/// take.
+pub(super) fn first_statistics<M: TrainModule>(model: &M, group: &Group) -> Result<Option<Pieces>> {
+    // They are brought up to date by this, and by no visit.
+    let _ = model.valid();
+    if group.is_alone() {
+        return Ok(None);
+    }
+    let own = read(model, true)?;
+    if own.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let pieces = group.pieces_from_root(own)?;
+    Ok((!group.is_root()).then_some(pieces))
 }
 
 fn read<B: Backend, M: Module<B>>(model: &M, only_untrained: bool) -> Result<Pieces> {

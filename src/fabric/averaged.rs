@@ -4,8 +4,7 @@ use super::{Fabric, Part, TrainState, average, replica};
 use crate::config::WeightAveraging;
 use crate::error::Result;
 use crate::module::{StepContext, TrainModule};
-use crate::parameters::parameters;
-use crate::precision::marked;
+use crate::precision::{cast, marked};
 use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
@@ -145,30 +144,19 @@ impl<B: AutodiffBackend> Fabric<B> {
         &self,
         state: &mut TrainState<M>,
     ) -> Result<()> {
-        let Some(Averaged { model, count }) = state.averaged.take() else {
+        let Some(averaged) = &state.averaged else {
             return Ok(());
         };
-        let _ = model.valid();
-        let own = average::statistics(&model)?;
-        let model = match self.group.is_alone() || own.iter().all(Option::is_none) {
-            true => model,
-            false => {
-                let pieces = self.group.pieces_from_root(own)?;
-                match self.group.is_root() {
-                    true => model,
-                    false => average::with_parameters(model, pieces)?,
-                }
-            }
+        let Some(pieces) = average::first_statistics(&averaged.model, &self.group)? else {
+            return Ok(());
         };
-        let model = marked(model, &state.format);
-        state.averaged = Some(Averaged { model, count });
+        if let Some(Averaged { model, count }) = state.averaged.take() {
+            let model = average::with_parameters(model, pieces)?;
+            let model = marked(model, &state.format);
+            state.averaged = Some(Averaged { model, count });
+        }
         Ok(())
     }
-}
-
-/// Whether a model has numbers that are not trained, such as running statistics.
-pub(crate) fn has_statistics<M: TrainModule>(model: &M) -> bool {
-    parameters(model).iter().any(|p| !p.is_trained)
 }
 
 /// Every float of a model, by its parameter.
@@ -203,20 +191,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Blend {
 
 /// 16 bits do not hold what one step adds to an average.
 fn in_32_bits<M: TrainModule>(model: M) -> M {
-    model.map(&mut Widen)
-}
-
-struct Widen;
-
-impl<B: AutodiffBackend> ModuleMapper<B> for Widen {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        if !matches!(param.val().dtype(), DType::F16 | DType::BF16) {
-            return param;
-        }
-        param.map(|old| {
-            let requires = old.is_require_grad();
-            let new = Tensor::from_inner(old.inner().cast(DType::F32));
-            if requires { new.require_grad() } else { new }
-        })
-    }
+    cast(model, |dtype| match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        wide => wide,
+    })
 }

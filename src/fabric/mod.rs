@@ -11,7 +11,6 @@ mod state;
 mod strategy;
 
 pub(crate) use average::replica;
-pub(crate) use averaged::has_statistics;
 pub use collectives::Reduce;
 pub(crate) use lane::Lane;
 pub(crate) use look::Look;

@@ -157,16 +157,9 @@ impl<B: AutodiffBackend> Fabric<B> {
         if self.local_steps().is_some() && state.since_average.steps > 0 {
             return self.average_parameters(state);
         }
-        // Running statistics are brought up to date by this, and by no visit.
-        let _ = state.present()?.valid();
-        let own = average::statistics(state.present()?)?;
-        if own.iter().all(Option::is_none) {
-            return Ok(());
-        }
-        let pieces = self.group.pieces_from_root(own)?;
-        match self.group.is_root() {
-            true => Ok(()),
-            false => state.set_parameters(pieces),
+        match average::first_statistics(state.present()?, &self.group)? {
+            Some(pieces) => state.set_parameters(pieces),
+            None => Ok(()),
         }
     }
 

@@ -5,9 +5,10 @@ use super::ranks::Batches;
 use crate::config::WeightAveraging;
 use crate::data::{EpochSpec, TrainLoader};
 use crate::error::{ErrorKind, Result};
-use crate::fabric::{TrainState, has_statistics};
+use crate::fabric::TrainState;
 use crate::module::{StepContext, TrainModule};
 use crate::panics;
+use crate::parameters::has_statistics;
 use crate::progress::Stage;
 use crate::signals;
 

@@ -3,7 +3,7 @@
 use super::erased::{ErasedOptimizer, SavedState};
 use super::gradients;
 use super::set::OptimizerSet;
-use super::shards::{merged_by_key, without_keys};
+use super::shards::{merged, without_keys};
 use crate::error::Result;
 use crate::module::TrainModule;
 use crate::parameters::{Parameter, parameters};
@@ -119,7 +119,7 @@ impl<M: TrainModule> ErasedOptimizer<M> for Offloaded<M> {
     fn save(&self, format: FloatDType) -> SavedState {
         let known: Vec<Value> = self.parts.iter().flatten().cloned().collect();
         let fresh = self.fresh.save(format);
-        Box::new(move || match known.into_iter().reduce(merged_by_key) {
+        Box::new(move || match known.into_iter().reduce(merged) {
             Some(state) => Ok(state),
             None => fresh(),
         })

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::module::{Loss, LossValue, StepContext, TrainModule, short_type_name};
 use crate::nn::context;
 use crate::panics;
-use crate::parameters::{has_dropout, parameters};
+use crate::parameters::{has_dropout, has_statistics};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -115,7 +115,7 @@ impl<B: AutodiffBackend> StepContext<B> {
     fn check_blocks<T: Module<B>>(&self, blocks: &[T]) -> Result<()> {
         let name = short_type_name::<T>();
         for block in blocks {
-            if parameters(block).iter().any(|p| !p.is_trained) {
+            if has_statistics(block) {
                 return Err(Error::config(format!(
                     "`gradient_checkpointing` is on, and `{name}` has running statistics, which \
                      would see each batch twice; use a normalization without, such as `LayerNorm` \

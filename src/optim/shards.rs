@@ -117,19 +117,7 @@ fn remove_keys(value: &mut Value, keys: &HashSet<String>) {
 }
 
 /// Two states of the same optimizer over different parameters, as one.
-pub(super) fn merged_by_key(a: Value, b: Value) -> Value {
-    let (Value::Map(mut a), Value::Map(b)) = (a.clone(), b) else {
-        return a;
-    };
-    for (key, value) in b {
-        if !a.iter().any(|(other, _)| *other == key) {
-            a.push((key, value));
-        }
-    }
-    Value::Map(a)
-}
-
-fn merged(a: Value, b: Value) -> Value {
+pub(super) fn merged(a: Value, b: Value) -> Value {
     let (Value::Map(mut a), Value::Map(b)) = (a.clone(), b) else {
         return a;
     };

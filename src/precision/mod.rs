@@ -5,5 +5,5 @@ mod parameters;
 mod scaler;
 
 pub(crate) use format::{Format, as_given};
-pub(crate) use parameters::{converted, marked};
+pub(crate) use parameters::{cast, converted, marked};
 pub(crate) use scaler::Scaler;

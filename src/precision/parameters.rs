@@ -21,7 +21,7 @@ pub(crate) fn converted<M: TrainModule>(model: M, format: &Format) -> Result<M> 
     };
     // Clones share running statistics.
     let copy = M::from_inner(model.valid());
-    Ok(copy.map(&mut Convert { dtype }))
+    Ok(cast(copy, |_| dtype))
 }
 
 fn check_keeps<M: TrainModule>(model: &M, format: &Format) -> Result<()> {
@@ -48,15 +48,22 @@ fn check_keeps<M: TrainModule>(model: &M, format: &Format) -> Result<()> {
     }
 }
 
-struct Convert {
-    dtype: DType,
+/// The model with each float in the format that `to` gives for its own.
+pub(crate) fn cast<M: TrainModule>(model: M, to: impl Fn(DType) -> DType) -> M {
+    model.map(&mut Cast(to))
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Convert {
+struct Cast<F>(F);
+
+impl<B: AutodiffBackend, F: Fn(DType) -> DType> ModuleMapper<B> for Cast<F> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (from, to) = (param.val().dtype(), (self.0)(param.val().dtype()));
+        if from == to {
+            return param;
+        }
         param.map(|old| {
             let requires = old.is_require_grad();
-            let new = Tensor::from_inner(old.inner().cast(self.dtype));
+            let new = Tensor::from_inner(old.inner().cast(to));
             if requires { new.require_grad() } else { new }
         })
     }
