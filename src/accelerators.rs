@@ -1,6 +1,7 @@
 //! The accelerators that are compiled in.
 
-use firebox_backend::{Accelerator, Balanced, DeviceInfo, Kind, Unavailable};
+use crate::error::{Error, ErrorKind, Result};
+use firebox_backend::{Accelerator, Balanced, DeviceInfo, DeviceStats, Kind, Unavailable, host};
 use std::any::TypeId;
 
 /// Gives the list of accelerators, the preferred first, to another macro. Adding one is a line
@@ -77,4 +78,45 @@ for_each_accelerator!(accelerator_list);
 /// Whether the backend is that of an accelerator that computes in the host's memory.
 pub(crate) fn on_host<B: 'static>() -> bool {
     kind::<B>() == Some(Kind::Cpu)
+}
+
+/// The devices of a run, and how to ask how busy they are.
+#[derive(Debug, Clone)]
+pub(crate) struct Hardware {
+    /// The accelerator's name; none where the program has chosen the devices itself.
+    pub(crate) accelerator: Option<&'static str>,
+    pub(crate) ids: Vec<usize>,
+    stats: fn(usize) -> Result<DeviceStats, Unavailable>,
+}
+
+impl Hardware {
+    pub(crate) fn of<A: Accelerator>(ids: &[usize]) -> Self {
+        Self {
+            accelerator: Some(A::NAME),
+            ids: ids.to_vec(),
+            stats: A::stats,
+        }
+    }
+
+    /// That of a program that has chosen the devices itself: its processor is known.
+    pub(crate) fn unnamed<B: 'static>() -> Self {
+        Self {
+            accelerator: None,
+            ids: vec![0],
+            stats: match on_host::<B>() {
+                true => |_| Ok(host::stats()),
+                false => |_| Err(Unavailable::new("the device was not chosen by `launch`")),
+            },
+        }
+    }
+
+    /// How busy each device is.
+    ///
+    /// # Errors
+    /// The platform does not tell.
+    pub(crate) fn stats(&self) -> Result<Vec<DeviceStats>> {
+        let stats = self.ids.iter().map(|id| (self.stats)(*id));
+        let stats = stats.collect::<Result<_, _>>();
+        stats.map_err(|why| Error::new(ErrorKind::Unavailable, why.to_string()))
+    }
 }

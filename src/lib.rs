@@ -13,10 +13,12 @@
 //! | [`metric`] | metrics whose state merges |
 //! | [`config`] | [`TrainerConfig`]: settings from code, files, environment and flags |
 //! | [`mod@launch`] | [`Recipe`]: from `main` to the accelerator that is there |
+//! | [`cli`] | [`Experiment`](cli::Experiment): a command line with `fit`, `validate`, `test`, `predict` |
 //! | [`signals`] | Ctrl-C, SIGTERM, and SIGUSR1 in jobs of SLURM |
 //! | [`trainer`] | [`Trainer`]: fit, validate, test, predict; what to find before a fit |
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
+//! | [`control`], [`profiler`] | telling a run that goes on what to do; where its time goes |
 //! | [`checkpoint`] | what is saved, where, and how it is read back |
 //! | [`mod@doctor`] | what the machine offers, and whether it computes right |
 //! | [`testing`] | tiny modules with known answers |
@@ -34,9 +36,11 @@
 
 mod accelerators;
 pub mod config;
+pub mod control;
 pub mod error;
 mod exact;
 mod mode;
+mod monitor;
 mod panics;
 mod parameters;
 pub mod signals;
@@ -57,6 +61,7 @@ pub mod callback;
 pub mod checkpoint;
 pub mod logger;
 mod precision;
+pub mod profiler;
 
 pub mod fabric;
 
@@ -64,6 +69,8 @@ mod loops;
 
 pub mod launch;
 pub mod trainer;
+
+pub mod cli;
 
 #[cfg(feature = "ndarray")]
 pub mod doctor;

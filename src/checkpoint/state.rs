@@ -51,6 +51,9 @@ pub(crate) struct Position {
     pub(crate) epoch_samples: u64,
     /// Batches since the last optimizer step.
     pub(crate) in_group: u64,
+    /// Batches to a step, where that was changed while the run went on.
+    #[serde(default)]
+    pub(crate) accumulate: Option<u64>,
     /// Whether the run has ever validated, and after how many batches it did last.
     pub(crate) validated: bool,
     pub(crate) last_validated: Option<u64>,

@@ -2,7 +2,8 @@
 
 use super::value::Setting;
 use super::{
-    Limit, SETTINGS, Strategy, TrainerConfig, ValCheckInterval, WallTime, WeightAveraging,
+    Limit, ProgressMode, SETTINGS, Strategy, TrainerConfig, ValCheckInterval, WallTime,
+    WeightAveraging,
 };
 use crate::error::{Error, Result};
 
@@ -143,6 +144,12 @@ impl TrainerConfig {
                 );
             }
             _ => {}
+        }
+        if self.dashboard && self.progress == ProgressMode::Off {
+            return problem(
+                &["dashboard", "progress"],
+                "`dashboard` is true and `progress` is off; leave one of them out".to_owned(),
+            );
         }
         if self.collective_timeout == WallTime::ZERO {
             return problem(

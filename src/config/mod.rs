@@ -13,6 +13,7 @@ mod tests;
 mod time;
 mod value;
 mod various;
+mod watching;
 
 pub use checkpoint::{Monitor, Resume, SaveTopK};
 pub use hardware::{AcceleratorName, Devices, Precision};
@@ -21,10 +22,12 @@ pub use precision::{LossScale, Paths, WeightAveraging};
 pub use strategy::Strategy;
 pub use time::WallTime;
 pub use various::{GradientClip, LoggerNames, ProgressMode};
+pub use watching::{GradNorms, ProfilerMode};
 
 use crate::error::{Error, Result};
 use layers::Layers;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use value::{Setting, SettingValue};
@@ -207,8 +210,14 @@ settings! {
     /// Clip gradients: to a global norm (`1.0` or `norm:1.0`), or each entry (`value:0.5`)
     gradient_clip: Option<GradientClip> = None, with_gradient_clip(impl Into<Option<GradientClip>>);
 
-    /// Log the gradients' norm of each of the model's parts, beside the global one
-    log_grad_norms: bool = false, with_log_grad_norms(bool);
+    /// Log the gradients' norm of each of the model's `parts`, or of each of its `layers`, beside the global one
+    log_grad_norms: GradNorms = GradNorms::Off, with_log_grad_norms(GradNorms);
+
+    /// Give histograms of all parameters and gradients to the loggers that show them, with step values
+    log_histograms: bool = false, with_log_histograms(bool);
+
+    /// Log throughput, memory, use of the devices and energy with step values
+    log_system_metrics: bool = false, with_log_system_metrics(bool);
 
     /// Average the weights over the steps: `ema:0.999`, or `swa` from 80 % of the epochs on
     weight_averaging: Option<WeightAveraging> = None, with_weight_averaging(impl Into<Option<WeightAveraging>>);
@@ -229,6 +238,15 @@ settings! {
 
     /// How progress is shown: `auto`, `bar`, `plain` lines, or `off`
     progress: ProgressMode = ProgressMode::Auto, with_progress(ProgressMode);
+
+    /// Show a full screen with curves in place of the progress bar (feature `dashboard`)
+    dashboard: bool = false, with_dashboard(bool);
+
+    /// Tell where the time goes: `simple` for a table, `trace` for every span as well
+    profiler: Option<ProfilerMode> = None, with_profiler(impl Into<Option<ProfilerMode>>);
+
+    /// Serve the run's values to Prometheus at this address (`127.0.0.1:9464`)
+    metrics_addr: Option<SocketAddr> = None, with_metrics_addr(impl Into<Option<SocketAddr>>);
 
     /// Print the model's parts and their parameter counts at the start
     model_summary: bool = true, with_model_summary(bool);
@@ -260,7 +278,7 @@ settings! {
     /// Refuse to resume inexactly: from an older checkpoint because the newest is damaged, or with another seed
     resume_strict: bool = false, with_resume_strict(bool);
 
-    /// The loggers, by name, with commas between them; `none` for none
+    /// The loggers, with commas between them: csv, jsonl, tensorboard, mlflow; `none` for none
     logger: LoggerNames = LoggerNames::from(["csv"]), with_logger(impl Into<LoggerNames>);
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::tensor::{Device, backend::Backend};
 
 use crate::error::{Error, Result};
+use crate::profiler::Profiler;
 
 /// Which batches to make, and where: one pass of [`Loader::iter`](super::Loader::iter).
 ///
@@ -42,6 +43,7 @@ pub struct EpochSpec<B: Backend> {
     pub shard: Shard,
     /// Whether shards take whole batches in turn instead of a part of each. Default: no.
     pub by_batch: bool,
+    pub(crate) profiler: Profiler,
 }
 
 impl<B: Backend> EpochSpec<B> {
@@ -56,6 +58,7 @@ impl<B: Backend> EpochSpec<B> {
             limit: None,
             shard: Shard::default(),
             by_batch: false,
+            profiler: Profiler::default(),
         }
     }
 
@@ -106,6 +109,12 @@ impl<B: Backend> EpochSpec<B> {
     #[must_use]
     pub fn by_batch(mut self, by_batch: bool) -> Self {
         self.by_batch = by_batch;
+        self
+    }
+
+    /// Times what loading takes.
+    pub(crate) fn profiler(mut self, profiler: &Profiler) -> Self {
+        self.profiler = profiler.clone();
         self
     }
 

@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::tensor::{Device, backend::Backend};
+use burn::tensor::backend::Backend;
 
 use super::samples::{ItemIter, OpenStream, Origin, Transforms};
 use super::workers::{caught, lock};
 use super::{Batch, EpochSpec, FallibleDataset, Plan, SampleRng, Samples};
 use crate::error::{Error, Result};
+use crate::profiler::Phase;
 
 /// Makes one shard's part of the global batch with the given index; `None` after a stream's end.
 pub(super) type Fetch<O> = Arc<dyn Fn(usize) -> Result<Option<Batch<O>>> + Send + Sync>;
@@ -79,10 +80,11 @@ where
                 return Ok(None);
             };
             let part = slice.get(spec.part(slice.len())).unwrap_or_default();
-            let items = self.items(part, &spec)?;
+            let load = || self.items(part, &spec);
+            let items = spec.profiler.time(Phase::Load, load)?;
             let samples = || format!(" (samples {})", listed(part));
             Ok(Some(Batch {
-                value: collate(&self.batcher, items, &spec.device, index, samples)?,
+                value: collate(&self.batcher, items, &spec, index, samples)?,
                 samples: part.len(),
                 global_samples: slice.len(),
                 index,
@@ -160,7 +162,8 @@ where
         });
         Ok(Arc::new(move |index| {
             let last = spec.limit == index.checked_add(1);
-            let Some((slice, is_last)) = lock(&reader).batch(last)? else {
+            let read = || lock(&reader).batch(last);
+            let Some((slice, is_last)) = spec.profiler.time(Phase::Load, read)? else {
                 return Ok(None);
             };
             let (global_samples, part) = (slice.len(), spec.part(slice.len()));
@@ -177,7 +180,7 @@ where
                 .map(|(item, position)| self.item(item, position, &spec))
                 .collect::<Result<Vec<I>>>()?;
             Ok(Some(Batch {
-                value: collate(&self.batcher, items, &spec.device, index, String::new)?,
+                value: collate(&self.batcher, items, &spec, index, String::new)?,
                 samples,
                 global_samples,
                 index,
@@ -303,16 +306,28 @@ impl<I> Reader<I> {
 fn collate<B: Backend, I, O>(
     batcher: &impl Batcher<B, I, O>,
     items: Vec<I>,
-    device: &Device<B>,
+    spec: &EpochSpec<B>,
     index: usize,
     samples: impl Fn() -> String,
 ) -> Result<Option<O>> {
     if items.is_empty() {
         return Ok(None);
     }
+    let EpochSpec {
+        device, profiler, ..
+    } = spec;
     caught(
         || format!("making batch {index}{}", samples()),
-        || Ok(Some(batcher.batch(items, device))),
+        || {
+            profiler.time(Phase::Transfer, || {
+                let batch = batcher.batch(items, device);
+                if profiler.is_on() {
+                    // What fails here fails again when the batch is used.
+                    let _ = B::sync(device);
+                }
+                Ok(Some(batch))
+            })
+        },
     )
 }
 

@@ -4,6 +4,7 @@
 mod average;
 mod averaged;
 mod collectives;
+mod histograms;
 mod lane;
 mod look;
 mod manual;
@@ -12,6 +13,7 @@ mod strategy;
 
 pub(crate) use average::replica;
 pub use collectives::Reduce;
+pub(crate) use histograms::of_parameters;
 pub(crate) use lane::Lane;
 pub(crate) use look::Look;
 pub use state::TrainState;
@@ -29,6 +31,7 @@ use crate::optim::{
 };
 use crate::parameters::parameters;
 use crate::precision::{Format, Scaler, as_given, converted, marked};
+use crate::profiler::{Phase, Profiler};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor};
 use firebox_autocast::{Finding, Pass, What, in_pass, watch};
@@ -74,6 +77,7 @@ pub struct Fabric<B: AutodiffBackend> {
     strategy: Strategy,
     pub(crate) group: Group,
     pub(crate) lane: Lane,
+    pub(crate) profiler: Profiler,
 }
 
 /// An error about numbers that are not finite, with what was seen of them first.
@@ -145,7 +149,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             rules: UpdateRules {
                 clip: config.gradient_clip,
                 detect_anomaly: config.detect_anomaly,
-                norms_of_parts: config.log_grad_norms,
+                norms: config.log_grad_norms,
             },
             averaging: config.weight_averaging,
             offloads: config.offload_optimizer,
@@ -154,7 +158,21 @@ impl<B: AutodiffBackend> Fabric<B> {
             strategy: config.strategy,
             group: Group::default(),
             lane: Lane::default(),
+            profiler: Profiler::default(),
         }
+    }
+
+    /// Times a part of a step, and then waits for the device to have done it.
+    pub(crate) fn time<T>(&self, phase: Phase, part: impl FnOnce() -> T) -> T {
+        if !self.profiler.is_on() {
+            return part();
+        }
+        self.profiler.time(phase, || {
+            let done = part();
+            // What fails here fails again when the results are read.
+            let _ = B::sync(&self.device);
+            done
+        })
     }
 
     /// As one of these ranks, on this thread.
@@ -375,7 +393,7 @@ impl<B: AutodiffBackend> Fabric<B> {
                 check_loss(&loss)?;
             }
             let pass = || Gradients::of_loss(model, loss, factors, are_final);
-            in_pass(Pass::Backward, pass)
+            self.time(Phase::Backward, || in_pass(Pass::Backward, pass))
         })
     }
 
@@ -432,11 +450,15 @@ impl<B: AutodiffBackend> Fabric<B> {
                 Some(gradients) => Some(gradients.scale(state.present()?, 1.0 / weight)),
                 None => None,
             };
-            let outcome = self.update(state, gradients, &rates)?;
+            let update = || self.update(state, gradients, &rates);
+            let outcome = self.time(Phase::Optimizer, update)?;
             return self.after_local_step(state, outcome, weight, every);
         }
-        let (gradients, rates) = self.averaged(state, rates)?;
-        self.update(state, gradients, &rates)
+        let (gradients, rates) = match self.group.is_alone() {
+            true => self.averaged(state, rates)?,
+            false => self.time(Phase::Reduce, || self.averaged(state, rates))?,
+        };
+        self.time(Phase::Optimizer, || self.update(state, gradients, &rates))
     }
 
     /// Checks and clips averaged gradients, and steps the optimizers.
@@ -459,6 +481,10 @@ impl<B: AutodiffBackend> Fabric<B> {
             Checked::Finite(mut update) => {
                 let grad_norm = update.grad_norm;
                 state.norms_of_parts = std::mem::take(&mut update.norms_of_parts);
+                if state.histograms.is_some() {
+                    let histograms = histograms::of_gradients(state.present()?, &update)?;
+                    state.histograms = Some(histograms);
+                }
                 match self.is_sharded() {
                     true => self.step_own(state, update, rates)?,
                     false => state.step(update, rates)?,

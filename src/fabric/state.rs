@@ -2,6 +2,7 @@
 
 use super::average;
 use super::averaged::Averaged;
+use super::histograms::Histograms;
 use super::strategy::{Own, SinceAverage};
 use crate::distributed::{Group, Pieces};
 use crate::error::{Error, ErrorKind, Result};
@@ -63,6 +64,8 @@ pub struct TrainState<M: TrainModule> {
     pub(super) averaged: Option<Averaged<M>>,
     /// The gradients' norm over each of the model's parts at the last step, if that was asked for.
     pub(crate) norms_of_parts: BTreeMap<String, f64>,
+    /// Of the gradients of the next step, if they are wanted.
+    pub(crate) histograms: Option<Histograms>,
     /// The first number that was not finite in the step being built.
     pub(super) finding: Option<Finding>,
     pub(super) format: Format,
@@ -114,6 +117,7 @@ impl<M: TrainModule> TrainState<M> {
             is_unsaved: false,
             averaged: None,
             norms_of_parts: BTreeMap::new(),
+            histograms: None,
             finding: None,
             format,
             scaler,

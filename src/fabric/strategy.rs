@@ -7,6 +7,7 @@ use crate::distributed::Share;
 use crate::error::Result;
 use crate::module::TrainModule;
 use crate::optim::{StepOutcome, Update};
+use crate::profiler::Phase;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -98,7 +99,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         let pieces = pieces.into_iter().zip(&own.is_own);
         let mine = pieces.map(|(piece, is_own)| piece.filter(|_| *is_own));
         // Each parameter is one rank's, so that the sum is what that rank has.
-        let all = self.group.sum(mine.collect(), 0.0)?;
+        let pieces = mine.collect();
+        let all = self.time(Phase::Reduce, || self.group.sum(pieces, 0.0))?;
         state.set_parameters(all.pieces)
     }
 
@@ -192,7 +194,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             weight: since.weight,
             note: Vec::new(),
         };
-        let mean = self.group.mean(share)?;
+        let mean = self.time(Phase::Reduce, || self.group.mean(share))?;
         if mean.weight > 0.0 {
             state.set_parameters(mean.pieces)?;
         }

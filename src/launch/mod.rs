@@ -2,7 +2,7 @@
 
 mod choice;
 
-use crate::accelerators::{compiled, for_each_accelerator, on_host};
+use crate::accelerators::{Hardware, compiled, for_each_accelerator, on_host};
 use crate::config::{Devices, ProgressMode, TrainerConfig};
 use crate::distributed::{World, leave, mark};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use crate::slurm;
 use crate::trainer::Trainer;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use choice::{Choice, choose};
-use firebox_backend::{Accelerator, DeviceStats, Unavailable, host};
+use firebox_backend::{Accelerator, DeviceStats, host};
 use std::process::ExitCode;
 
 /// A program that trains: generic once, called with the backend of the accelerator that is there.
@@ -65,11 +65,10 @@ pub struct Launch<B: AutodiffBackend> {
     accelerator: &'static str,
     devices: Vec<B::Device>,
     first: B::Device,
-    ids: Vec<usize>,
+    hardware: Hardware,
     is_root: bool,
     /// As many as this process may keep busy.
     cores: usize,
-    stats: fn(usize) -> Result<DeviceStats, Unavailable>,
 }
 
 impl<B: AutodiffBackend> Launch<B> {
@@ -94,9 +93,7 @@ impl<B: AutodiffBackend> Launch<B> {
     /// # Errors
     /// [`ErrorKind::Unavailable`] where the platform tells nothing, as by wgpu.
     pub fn device_stats(&self) -> Result<Vec<DeviceStats>> {
-        let stats = self.ids.iter().map(|id| (self.stats)(*id));
-        let stats = stats.collect::<Result<_, _>>();
-        stats.map_err(|why| Error::new(ErrorKind::Unavailable, why.to_string()))
+        self.hardware.stats()
     }
     /// The settings.
     pub fn config(&self) -> &TrainerConfig {
@@ -105,6 +102,7 @@ impl<B: AutodiffBackend> Launch<B> {
     /// A trainer with the recipe's settings.
     pub fn trainer<M: TrainModule<Backend = B>>(&self) -> Trainer<M> {
         let trainer = Trainer::new(self.config.clone(), self.first.clone());
+        let trainer = trainer.with_hardware(self.hardware.clone());
         match self.config.devices {
             Devices::Auto if on_host::<B>() => trainer.with_replicas_by_need(self.cores),
             _ => trainer.with_devices(self.devices.clone()),
@@ -233,10 +231,9 @@ fn run_on<A: Accelerator>(ids: &[usize], place: Place, recipe: impl Recipe) -> R
         accelerator: A::NAME,
         devices,
         first,
-        ids: ids.to_vec(),
+        hardware: Hardware::of::<A>(ids),
         is_root: place.is_root,
         cores: place.cores,
-        stats: A::stats,
     };
     panics::catch(ErrorKind::User, || recipe.run::<A::Backend>(launch))
 }

@@ -1,11 +1,13 @@
 //! Where a run's values go.
 
 mod csv;
+mod media;
 
 pub use csv::CsvLogger;
+pub use media::{Channels, Histogram, Image, Media};
 
 use crate::config::TrainerConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metric::Metrics;
 use crate::module::short_type_name;
 
@@ -35,11 +37,37 @@ pub trait Logger {
         Ok(())
     }
 
+    /// Takes what the model was built with
+    /// ([`Trainer::with_hyper_parameters`](crate::Trainer::with_hyper_parameters)), before the first
+    /// row; null if nobody has said.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it ends the run.
+    fn log_hyper_parameters(&mut self, values: &serde_json::Value) -> Result<()> {
+        let _ = values;
+        Ok(())
+    }
+
     /// Takes a row.
     ///
     /// # Errors
     /// Whatever went wrong; it ends the run.
     fn log(&mut self, row: &Row<'_>) -> Result<()>;
+
+    /// Takes a histogram, an image or a text.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it ends the run.
+    fn log_media(&mut self, step: u64, name: &str, media: &Media) -> Result<()> {
+        let _ = (step, name, media);
+        Ok(())
+    }
+
+    /// Whether [`log_media`](Self::log_media) does anything; if no logger's does, histograms are not
+    /// computed.
+    fn takes_media(&self) -> bool {
+        false
+    }
 
     /// What a checkpoint keeps of this logger.
     fn save_state(&self) -> serde_json::Value {
@@ -61,13 +89,25 @@ pub trait Logger {
         short_type_name::<Self>()
     }
 
-    /// Writes everything out. Called once, also when the run has failed.
+    /// Writes everything out. Called once, however the run has ended.
     ///
     /// # Errors
     /// Whatever went wrong.
-    fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self, end: &RunEnd<'_>) -> Result<()> {
+        let _ = end;
         Ok(())
     }
+}
+
+/// How a run has ended.
+#[derive(Debug, Clone, Copy)]
+pub enum RunEnd<'a> {
+    /// It has trained as long as it was to, or a callback has stopped it.
+    Finished,
+    /// A signal asked the process to end.
+    Interrupted,
+    /// It failed.
+    Failed(&'a Error),
 }
 
 /// Values that belong to one moment of a run.

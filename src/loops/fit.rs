@@ -3,7 +3,7 @@
 use super::Run;
 use super::averaging::average_epoch;
 use super::evaluate::evaluate;
-use super::ranks::{Batches, Which, values};
+use super::ranks::{Batches, Next, Orders, Which, values};
 use super::step::{check_replicas, insert_skipped, read_step, step_optimizers, train_batch};
 use super::validation::{Finished, ValidationSchedule};
 use crate::callback::BatchInfo;
@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Part, TrainState};
 use crate::metric::Metrics;
 use crate::module::TrainModule;
+use crate::profiler::Phase;
 use crate::progress::Stage;
 use crate::signals::{self, Signal};
 use serde::{Deserialize, Serialize};
@@ -61,7 +62,6 @@ pub(crate) struct Loaders<M: TrainModule> {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     max_time: Option<Duration>,
-    accumulate: u64,
     val_limit: Option<usize>,
     validation: ValidationSchedule,
 }
@@ -86,7 +86,6 @@ impl Plan {
         };
         Ok(Self {
             max_time: config.max_time.map(|time| time.as_duration()),
-            accumulate: config.accumulate_grad_batches.max(1),
             val_limit: config.limit_val_batches.resolve(val_batches, "val")?,
             validation: ValidationSchedule::new(config),
         })
@@ -119,7 +118,7 @@ pub(crate) fn fit<M: TrainModule>(
             }
             loop {
                 let reason = limit_reached(run, &plan);
-                if let Some(reason) = run.agree(reason)?.cut {
+                if let Some(reason) = run.agree(reason, Orders::default())?.cut {
                     break reason;
                 }
                 let cut = train_epoch(run, state, train, &loaders.val, &plan)?;
@@ -191,7 +190,8 @@ fn train_epoch<M: TrainModule>(
         .start_batch(start)
         .start_sample(samples)
         .limit(total)
-        .shard(run.fabric.group.shard(run.is_per_process));
+        .shard(run.fabric.group.shard(run.is_per_process))
+        .profiler(&run.fabric.profiler);
     let (longest, is_even) = run.agree_on_length(known.and(total))?;
     run.batch = BatchInfo {
         index: first as usize,
@@ -212,18 +212,34 @@ fn train_epoch<M: TrainModule>(
     let mut batches = Batches::new(train.iter(spec)?, first as usize, is_even);
     while let Some((batch, part)) = batches.next(run)? {
         reached_last = batch.is_last;
-        let group_is_full = train_on(run, state, batch, part, plan, train)?;
+        let group_is_full = train_on(run, state, batch, part, train)?;
         validate_if_due(run, state, val, plan, reached_last)?;
+        run.take_orders(state);
         // A stop waits for the group's step: what has been accumulated is not thrown away.
         let wanted = group_is_full.then(|| cut_reason(run, plan)).flatten();
-        let next = run.agree(wanted)?;
-        cut = next.cut;
+        let orders = run.orders_in_epoch();
+        let Next {
+            cut: agreed,
+            orders,
+        } = run.agree(wanted, orders)?;
+        run.change(state, &orders.changes)?;
+        cut = agreed;
         if cut.is_some() {
             break;
         }
         // The last batch is saved with the end of its epoch.
         if !reached_last {
-            run.serve_agreed(state, next.saves)?;
+            run.serve_agreed(state, orders.saves)?;
+        }
+        let is_validated = run.position.last_validated == Some(run.progress.total_batches);
+        if let Some(val) = val.as_ref().filter(|_| orders.validates && !is_validated) {
+            validate(run, state, val, plan)?;
+            if !reached_last {
+                run.serve(state)?;
+            }
+        }
+        if !reached_last {
+            run.answer_orders(state);
         }
     }
     if run.progress.batch == 0 {
@@ -244,6 +260,7 @@ fn train_epoch<M: TrainModule>(
     }
     end_epoch(run, state, is_whole)?;
     run.serve(state)?;
+    run.answer_orders(state);
     let stepped = run.progress.global_step > steps_before;
     if first == 0 && !stepped && run.config.epoch_limit().is_none() {
         return Err(never_ends(epoch, run.progress.skipped_steps));
@@ -268,7 +285,6 @@ fn train_on<M: TrainModule>(
     state: &mut TrainState<M>,
     batch: Batch<M::Batch>,
     part: Part,
-    plan: &Plan,
     train: &TrainLoader<M>,
 ) -> Result<bool> {
     run.batch.index = batch.index;
@@ -282,7 +298,7 @@ fn train_on<M: TrainModule>(
     run.train_hook(state, |c, cx| c.on_train_batch_start(cx))?;
     let (global_samples, is_last) = (batch.global_samples, batch.is_last);
     train_batch(run, state, batch, part)?;
-    let group_is_full = run.position.in_group + 1 >= plan.accumulate || is_last;
+    let group_is_full = run.position.in_group + 1 >= run.batches_to_a_step() || is_last;
     if group_is_full {
         step_optimizers(run, state)?;
     }
@@ -386,7 +402,9 @@ fn validate<M: TrainModule>(
     fabric.lane.run(|| fabric.unite(state))?;
     let (model, optimizers, batch) = (state.evaluated(), Some(&state.optimizers), run.batch);
     let place = run.at().of("validation");
-    evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit).map_err(place)?;
+    let validate = || evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit);
+    let validated = fabric.profiler.time(Phase::Validation, validate);
+    validated.map_err(place)?;
     run.batch = batch;
     run.position.validated_at = run.elapsed().as_secs_f64();
     run.position.last_validated = Some(run.progress.total_batches);

@@ -3,6 +3,7 @@
 mod averaging;
 pub(crate) mod evaluate;
 pub(crate) mod fit;
+mod orders;
 mod ranks;
 mod run;
 mod saving;

@@ -2,12 +2,14 @@
 
 use super::Run;
 use super::fit::StopReason;
+use crate::callback::Change;
 use crate::data::{Batch, LoaderIter};
 use crate::distributed::Group;
 use crate::error::Result;
 use crate::fabric::{Part, TrainState};
 use crate::metric::{LogBook, Metrics};
 use crate::module::TrainModule;
+use crate::profiler::Phase;
 use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +18,17 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Next {
     /// Why the run ends here, if it does.
     pub(super) cut: Option<StopReason>,
+    /// What else is to be done.
+    pub(super) orders: Orders,
+}
+
+/// What the first rank's callbacks have asked for and all ranks do.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Orders {
     /// Whether a checkpoint is to be written.
     pub(super) saves: bool,
+    pub(super) validates: bool,
+    pub(super) changes: Vec<Change>,
 }
 
 /// The values of a log book that a run asks for.
@@ -35,9 +46,8 @@ impl<M: TrainModule> Run<'_, M> {
     }
 
     /// What happens next, by the word of the first rank; only a signal counts wherever it came.
-    pub(super) fn agree(&self, cut: Option<StopReason>) -> Result<Next> {
-        let saves = !self.requests.saves.is_empty();
-        let told = self.fabric.group.all_gather(Next { cut, saves })?;
+    pub(super) fn agree(&self, cut: Option<StopReason>, orders: Orders) -> Result<Next> {
+        let told = self.fabric.group.all_gather(Next { cut, orders })?;
         let signal = told.iter().find_map(|next| match &next.cut {
             Some(StopReason::Signal(signal)) => Some(*signal),
             _ => None,
@@ -48,6 +58,35 @@ impl<M: TrainModule> Run<'_, M> {
             next.cut = Some(StopReason::Signal(signal));
         }
         Ok(next)
+    }
+
+    /// What callbacks have asked for and all ranks do.
+    pub(super) fn orders_in_epoch(&mut self) -> Orders {
+        Orders {
+            validates: std::mem::take(&mut self.requests.validates),
+            ..self.orders_anywhere()
+        }
+    }
+
+    /// The same outside of an epoch, where there is no validation.
+    pub(super) fn orders_anywhere(&mut self) -> Orders {
+        Orders {
+            saves: !self.requests.saves.is_empty(),
+            validates: false,
+            changes: std::mem::take(&mut self.requests.changes),
+        }
+    }
+
+    /// Changes what has been agreed upon.
+    pub(super) fn change(&mut self, state: &mut TrainState<M>, changes: &[Change]) -> Result<()> {
+        changes.iter().try_for_each(|change| {
+            match change {
+                Change::LearningRate { groups, lr } => state.optimizers.set_rate(groups, *lr)?,
+                Change::Freeze { groups, frozen } => state.optimizers.freeze(groups, *frozen)?,
+                Change::Accumulate(batches) => self.position.accumulate = Some(*batches),
+            }
+            Ok(())
+        })
     }
 
     /// How many batches the epoch has on the rank with the most, if all know how many they have, and
@@ -151,11 +190,9 @@ impl<O: Send + 'static> Batches<O> {
         run: &Run<'_, M>,
     ) -> Result<Option<(Batch<O>, Part)>> {
         let group = &run.fabric.group;
-        let batch = self
-            .iter
-            .next()
-            .transpose()
-            .map_err(run.at().of("train data"))?;
+        let profiler = &run.fabric.profiler;
+        let batch = profiler.time(Phase::DataWait, || self.iter.next());
+        let batch = batch.transpose().map_err(run.at().of("train data"))?;
         if self.is_even {
             // Ranks with nothing to compute come last.
             let among = |batch: &Batch<O>| batch.global_samples.min(group.size());

@@ -1,17 +1,22 @@
 //! What a loop carries along, and the one place that acts on what callbacks ask for.
 
+use super::orders::Taken;
 use super::saving::Own;
+use crate::accelerators::Hardware;
 use crate::callback::{BatchInfo, Callback, Requests, RunContext, RunView};
 use crate::checkpoint::{Position, Writer};
 use crate::config::{ProgressMode, TrainerConfig};
+use crate::control::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Fabric, TrainState};
-use crate::logger::{Logger, Row};
+use crate::logger::{Logger, Row, RunEnd};
 use crate::metric::{LogBook, Metrics};
 use crate::module::TrainModule;
 use crate::optim::{OptimizerSet, StepOutcome};
 use crate::panics;
+use crate::profiler::Phase;
 use crate::progress::{Progress, Stage};
+use crate::signals;
 use burn::tensor::backend::AutodiffBackend;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,6 +30,8 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) callbacks: &'t mut [Box<dyn Callback<M>>],
     pub(crate) loggers: &'t mut [Box<dyn Logger>],
     pub(crate) run_dir: Option<&'t Path>,
+    pub(crate) hardware: Hardware,
+    pub(super) takes_media: bool,
     pub(crate) progress: Progress,
     pub(crate) position: Position,
     /// What this epoch has logged.
@@ -50,6 +57,9 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(super) resumed_from: Option<PathBuf>,
     /// Where the counters were before the first batch of the current step.
     pub(super) at_step: Option<(Progress, Position)>,
+    /// Where `firebox ctl` leaves orders, and those that are being carried out.
+    pub(crate) inbox: Option<Inbox>,
+    pub(super) orders: Vec<Taken>,
     started: Instant,
 }
 
@@ -66,8 +76,10 @@ impl<'t, M: TrainModule> Run<'t, M> {
             config,
             fabric,
             callbacks,
+            takes_media: loggers.iter().any(|logger| logger.takes_media()),
             loggers,
             run_dir: None,
+            hardware: Hardware::unnamed::<M::Backend>(),
             progress: Progress::default(),
             position: Position::default(),
             book: LogBook::new(Stage::Train),
@@ -85,6 +97,8 @@ impl<'t, M: TrainModule> Run<'t, M> {
             writer: Writer::new(config.checkpoint_in_background),
             resumed_from: None,
             at_step: None,
+            inbox: None,
+            orders: Vec::new(),
             started: Instant::now(),
         }
     }
@@ -97,10 +111,11 @@ impl<'t, M: TrainModule> Run<'t, M> {
         state: &mut TrainState<M>,
         body: impl FnOnce(&mut Self, &mut TrainState<M>) -> Result<T>,
     ) -> Result<T> {
-        let started = self
-            .loggers
-            .iter_mut()
-            .try_for_each(|l| l.log_config(settings));
+        let hyper_parameters = &self.own.hyper_parameters;
+        let started = self.loggers.iter_mut().try_for_each(|logger| {
+            logger.log_config(settings)?;
+            logger.log_hyper_parameters(hyper_parameters)
+        });
         let done = started.and_then(|()| panics::catch(ErrorKind::User, || body(self, state)));
         // What fails on the way out must not keep the callbacks behind it from saving what there
         // is, nor hide the first error.
@@ -118,7 +133,13 @@ impl<'t, M: TrainModule> Run<'t, M> {
             later.extend(panics::catch(ErrorKind::User, || self.write(state)).err());
         }
         later.extend(self.writer.wait().err());
-        later.extend(self.loggers.iter_mut().filter_map(|l| l.finish().err()));
+        let end = match (&done, signals::received()) {
+            (Err(error), _) => RunEnd::Failed(error),
+            (Ok(_), Some(_)) => RunEnd::Interrupted,
+            (Ok(_), None) => RunEnd::Finished,
+        };
+        let finished = self.loggers.iter_mut().map(|logger| logger.finish(&end));
+        later.extend(finished.filter_map(Result::err));
         match done {
             Err(error) => Err(error.followed_by(later)),
             Ok(done) => match later.into_iter().next() {
@@ -155,39 +176,48 @@ impl<'t, M: TrainModule> Run<'t, M> {
     ) -> Result<()> {
         let at = self.at();
         let elapsed = self.elapsed();
-        for (index, callback) in self.callbacks.iter_mut().enumerate() {
-            let mut context = RunContext {
-                stage,
-                model,
-                optimizers,
-                view: RunView {
-                    config: self.config,
-                    run_dir: self.run_dir,
-                    progress: &self.progress,
-                    metrics: &self.metrics,
-                    results: &self.results,
-                    batch: self.batch,
-                    outcome: self.outcome,
-                    logs_now: self.logs_now,
-                    validates: self.validates,
-                    validated: self.position.validated,
-                    last_epoch: self.config.epoch_limit(),
-                    elapsed,
-                    resumed_from: self.resumed_from.as_deref(),
-                },
-                requests: &mut self.requests,
-                callback: index,
-            };
-            let caught = panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context));
-            caught.map_err(|e| {
-                let place = format!("callback `{}`", callback.name());
-                match stage {
-                    Stage::Train => e.context(format!("{at}: {place}")),
-                    _ => e.context(place),
-                }
-            })?;
+        if self.callbacks.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let profiler = &self.fabric.profiler;
+        profiler.time(Phase::Callbacks, || {
+            for (index, callback) in self.callbacks.iter_mut().enumerate() {
+                let mut context = RunContext {
+                    stage,
+                    model,
+                    optimizers,
+                    view: RunView {
+                        config: self.config,
+                        run_dir: self.run_dir,
+                        progress: &self.progress,
+                        metrics: &self.metrics,
+                        results: &self.results,
+                        batch: self.batch,
+                        outcome: self.outcome,
+                        logs_now: self.logs_now,
+                        validates: self.validates,
+                        validated: self.position.validated,
+                        last_epoch: self.config.epoch_limit(),
+                        elapsed,
+                        resumed_from: self.resumed_from.as_deref(),
+                        hardware: &self.hardware,
+                        takes_media: self.takes_media,
+                    },
+                    requests: &mut self.requests,
+                    callback: index,
+                };
+                let caught =
+                    panics::catch(ErrorKind::User, || hook(callback.as_mut(), &mut context));
+                caught.map_err(|e| {
+                    let place = format!("callback `{}`", callback.name());
+                    match stage {
+                        Stage::Train => e.context(format!("{at}: {place}")),
+                        _ => e.context(place),
+                    }
+                })?;
+            }
+            Ok(())
+        })
     }
 
     /// A hook of training.
@@ -219,6 +249,20 @@ impl<'t, M: TrainModule> Run<'t, M> {
 
     /// Gives the results, and what callbacks have logged with them, to the loggers as one row.
     pub(crate) fn log_results(&mut self) -> Result<()> {
+        let profiler = &self.fabric.profiler;
+        profiler.time(Phase::Logging, || {
+            let media = std::mem::take(&mut self.requests.media);
+            let step = self.progress.global_step;
+            for (name, media) in &media {
+                self.loggers
+                    .iter_mut()
+                    .try_for_each(|logger| logger.log_media(step, name, media))?;
+            }
+            self.log_row()
+        })
+    }
+
+    fn log_row(&mut self) -> Result<()> {
         let logged = std::mem::take(&mut self.requests.logged);
         self.metrics.extend(logged.iter().cloned());
         let mut values = self.results.clone();
@@ -236,6 +280,10 @@ impl<'t, M: TrainModule> Run<'t, M> {
 
     /// Why a callback wants the run to stop, if it may stop yet.
     pub(crate) fn stop_request(&self) -> Option<&str> {
+        // No minimum holds up what a person has ordered.
+        if self.requests.ordered_stop {
+            return Some("`firebox ctl` has ordered it");
+        }
         let (_, reason) = self.requests.stops.first()?;
         self.past_minimum().then_some(reason.as_str())
     }
@@ -244,6 +292,12 @@ impl<'t, M: TrainModule> Run<'t, M> {
     pub(crate) fn past_minimum(&self) -> bool {
         self.progress.global_step >= self.config.min_steps.unwrap_or(0)
             && self.progress.epoch >= self.config.min_epochs.unwrap_or(0)
+    }
+
+    /// How many batches make a step.
+    pub(super) fn batches_to_a_step(&self) -> u64 {
+        let of_config = self.config.accumulate_grad_batches;
+        self.position.accumulate.unwrap_or(of_config).max(1)
     }
 
     /// Where the run is, as errors name it.

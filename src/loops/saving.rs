@@ -7,6 +7,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
 use crate::panics;
+use crate::profiler::Phase;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -36,9 +37,10 @@ impl<M: TrainModule> Run<'_, M> {
     /// Several callbacks may ask for the same checkpoint; it is written once, and stays until each
     /// of them has asked for its removal.
     pub(crate) fn serve(&mut self, state: &mut TrainState<M>) -> Result<()> {
-        let saves = !self.requests.saves.is_empty();
-        let saves = self.fabric.group.broadcast(saves)?;
-        self.serve_agreed(state, saves)
+        let orders = self.orders_anywhere();
+        let orders = self.fabric.group.broadcast(orders)?;
+        self.change(state, &orders.changes)?;
+        self.serve_agreed(state, orders.saves)
     }
 
     /// As [`serve`](Self::serve), where all ranks know whether anything is to be saved.
@@ -79,12 +81,14 @@ impl<M: TrainModule> Run<'_, M> {
                 job.removes.push(path);
             }
         }
-        if !job.saves.is_empty() {
-            let run = self.save(&job.removes)?;
-            let packed = checkpoint::pack(state, run);
-            job.packed = Some(packed.map_err(|e| e.context("saving a checkpoint"))?);
-        }
-        self.writer.begin(job)
+        self.fabric.profiler.time(Phase::Checkpoint, || {
+            if !job.saves.is_empty() {
+                let run = self.save(&job.removes)?;
+                let packed = checkpoint::pack(state, run);
+                job.packed = Some(packed.map_err(|e| e.context("saving a checkpoint"))?);
+            }
+            self.writer.begin(job)
+        })
     }
 
     /// The run as it is now, without what the model and its optimizers keep.

@@ -5,11 +5,12 @@ use super::ranks::{Which, values};
 use super::run::Place;
 use crate::data::Batch;
 use crate::error::{ErrorKind, Result};
-use crate::fabric::{Fabric, Part, TrainState};
+use crate::fabric::{Fabric, Part, TrainState, of_parameters};
 use crate::metric::{LogBook, Logged, Metrics, Observation, logged_loss};
 use crate::module::{LossValue, StepContext, TrainModule};
 use crate::optim::StepOutcome;
 use crate::panics;
+use crate::profiler::Phase;
 use crate::progress::Stage;
 use burn::tensor::Tensor;
 
@@ -34,7 +35,8 @@ pub(super) fn train_batch<M: TrainModule>(
     let logged = if state.optimizers.manual {
         let stepped = fabric.lane.run(|| {
             let mut cx = cx;
-            let step = || fabric.watched(|| fabric.manual_step(state, value, &mut cx, &part));
+            let step = || fabric.manual_step(state, value, &mut cx, &part);
+            let step = || fabric.watched(|| fabric.time(Phase::Forward, step));
             let (outcomes, _) = fabric.in_part(epoch, &part, step)?;
             Ok((outcomes, cx.logged))
         });
@@ -72,10 +74,10 @@ fn learn<M: TrainModule>(
     at: Place,
 ) -> Result<Vec<Logged<M::Backend>>> {
     let samples = cx.samples();
-    let loss = panics::catch(ErrorKind::User, || {
-        state.model().training_step(value, &mut cx)
-    })
-    .map_err(at.of("training_step"))?;
+    let step = || state.model().training_step(value, &mut cx);
+    let forward = || panics::catch(ErrorKind::User, step);
+    let loss = fabric.time(Phase::Forward, forward);
+    let loss = loss.map_err(at.of("training_step"))?;
     // Before the gradients are added: what is saved after an error repeats this batch.
     LogBook::check(&cx.logged).map_err(at.of("training_step"))?;
     let weight = loss.weight.unwrap_or(samples as f64);
@@ -101,6 +103,11 @@ pub(super) fn step_optimizers<M: TrainModule>(
     run: &mut Run<'_, M>,
     state: &mut TrainState<M>,
 ) -> Result<()> {
+    let every = run.config.log_every_n_steps.max(1);
+    let will_be_read = (run.progress.global_step + 1).is_multiple_of(every);
+    if run.config.log_histograms && run.takes_media && will_be_read {
+        state.histograms = Some(Vec::new());
+    }
     if !state.optimizers.manual {
         let fabric = run.fabric;
         let outcome = fabric.lane.run(|| fabric.optimizer_step(state));
@@ -138,7 +145,10 @@ pub(super) fn check_replicas<M: TrainModule>(
 }
 
 /// When it is time, reads the values of the step that has been taken.
-pub(super) fn read_step<M: TrainModule>(run: &mut Run<'_, M>, state: &TrainState<M>) -> Result<()> {
+pub(super) fn read_step<M: TrainModule>(
+    run: &mut Run<'_, M>,
+    state: &mut TrainState<M>,
+) -> Result<()> {
     let every = run.config.log_every_n_steps.max(1);
     if let Some(StepOutcome::Stepped { grad_norm }) = run.outcome
         && run.progress.global_step.is_multiple_of(every)
@@ -154,6 +164,12 @@ pub(super) fn read_step<M: TrainModule>(run: &mut Run<'_, M>, state: &TrainState
         }
         insert_skipped(run, &mut values);
         run.set_results(values);
+        if let Some(of_gradients) = state.histograms.take() {
+            let all = of_parameters(state.present()?)?;
+            let all = all.into_iter().chain(of_gradients);
+            let all = all.map(|(name, histogram)| (name, histogram.into()));
+            run.requests.media.extend(all);
+        }
     }
     run.book.next_group();
     Ok(())

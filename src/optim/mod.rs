@@ -1,5 +1,6 @@
 //! Optimizers, parameter groups, schedules and clipping.
 
+mod change;
 mod erased;
 mod gradients;
 mod group;

@@ -4,7 +4,7 @@ use super::erased::{ErasedOptimizer, SavedState};
 use super::gradients::{self, Gradients};
 use super::group::{ParamGroup, matches};
 use super::schedule::{Schedule, ScheduleInterval};
-use crate::config::GradientClip;
+use crate::config::{GradNorms, GradientClip};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::{TrainModule, short_type_name};
 use crate::parameters::{Parameter, parameters};
@@ -91,13 +91,13 @@ impl<M: TrainModule> Optimizers<M> {
 }
 
 /// How gradients are treated before the optimizers see them.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct UpdateRules {
     pub(crate) clip: Option<GradientClip>,
     /// A gradient that is not finite is an error instead of a skipped step.
     pub(crate) detect_anomaly: bool,
-    /// Whether the norm of each of the model's parts is asked for.
-    pub(crate) norms_of_parts: bool,
+    /// Whose norms are asked for.
+    pub(crate) norms: GradNorms,
 }
 
 /// What an optimizer step did.
@@ -124,8 +124,15 @@ pub(crate) enum Checked {
 pub(crate) struct Update {
     pub(super) groups: Vec<(usize, GradientsParams)>,
     pub(crate) grad_norm: f64,
-    /// The norm over each of the model's fields, if that was asked for.
+    /// The norm over each of the model's parts or layers, if that was asked for.
     pub(crate) norms_of_parts: BTreeMap<String, f64>,
+}
+
+impl Update {
+    /// The gradients of each group.
+    pub(crate) fn gradients(&self) -> impl Iterator<Item = &GradientsParams> {
+        self.groups.iter().map(|(_, gradients)| gradients)
+    }
 }
 
 /// The optimizers of a run: groups with their parameters, and where each schedule is.
@@ -148,7 +155,12 @@ pub(super) struct Group<M: TrainModule> {
     pub(super) optimizer: Box<dyn ErasedOptimizer<M>>,
     /// The optimizer before its first step.
     pub(super) fresh: Box<dyn ErasedOptimizer<M>>,
+    /// As the model has asked for.
     base_lr: f64,
+    /// What has been set in its place while the run went on.
+    pub(super) set_lr: Option<f64>,
+    /// Whether its parameters are left as they are for now.
+    pub(super) rests: bool,
     pub(super) schedule: Option<Scheduler>,
     /// Optimizer steps this group has taken.
     pub(super) steps: u64,
@@ -219,6 +231,8 @@ impl<M: TrainModule> OptimizerSet<M> {
                 fresh: optimizer.boxed_clone(),
                 optimizer,
                 base_lr,
+                set_lr: None,
+                rests: false,
                 schedule: group.schedule.map(Scheduler::new).transpose()?,
                 steps: 0,
                 lr: base_lr,
@@ -291,10 +305,7 @@ impl<M: TrainModule> OptimizerSet<M> {
                 *gradients = gradients::clip(model, whole, clip, grad_norm);
             }
         }
-        let norms_of_parts = match rules.norms_of_parts {
-            true => norms_of_parts(model, &squares),
-            false => BTreeMap::new(),
-        };
+        let norms_of_parts = norms_of_parts(model, &squares, rules.norms);
         Ok(Checked::Finite(Update {
             groups,
             grad_norm,
@@ -353,10 +364,15 @@ impl<M: TrainModule> OptimizerSet<M> {
 
     /// The group that steps a parameter; none if it is frozen.
     fn group_of(&self, id: ParamId) -> Option<usize> {
-        match &self.group_of {
+        let group = match &self.group_of {
             None => Some(0),
             Some(group_of) => group_of.get(&id).copied(),
-        }
+        };
+        group.filter(|index| !self.rests(*index))
+    }
+
+    fn rests(&self, index: usize) -> bool {
+        self.groups.get(index).is_some_and(|group| group.rests)
     }
 
     /// The gradients of each group, without the frozen ones.
@@ -370,7 +386,8 @@ impl<M: TrainModule> OptimizerSet<M> {
             return vec![(0, gradients)];
         };
         let split = gradients::split(model, gradients, group_of, self.groups.len());
-        let wanted = |(index, _): &(usize, _)| only.is_none_or(|only| only == *index);
+        let wanted =
+            |(index, _): &(usize, _)| only.is_none_or(|only| only == *index) && !self.rests(*index);
         split.into_iter().enumerate().filter(wanted).collect()
     }
 
@@ -409,7 +426,8 @@ impl<M: TrainModule> OptimizerSet<M> {
         let shared = &mut self.schedule;
         let rate = |group: &mut Group<M>| {
             let scheduler = group.schedule.as_mut().or(shared.as_mut());
-            scheduler.map_or(group.base_lr, |s| s.lr(group.base_lr, group.steps))
+            let base = group.set_lr.unwrap_or(group.base_lr);
+            scheduler.map_or(base, |s| s.lr(base, group.steps))
         };
         self.groups.iter_mut().map(rate).collect()
     }
@@ -428,6 +446,8 @@ impl<M: TrainModule> OptimizerSet<M> {
                 fresh: group.fresh.boxed_clone(),
                 optimizer,
                 base_lr: group.base_lr,
+                set_lr: group.set_lr,
+                rests: group.rests,
                 schedule: None,
                 steps: group.steps,
                 lr: group.lr,
@@ -484,9 +504,16 @@ impl<M: TrainModule> OptimizerSet<M> {
     }
 }
 
-/// √Σg² over the parameters below each field of the model.
-fn norms_of_parts<M: TrainModule>(model: &M, squares: &[(ParamId, f64)]) -> BTreeMap<String, f64> {
+/// √Σg² over the parameters of each part of the model.
+fn norms_of_parts<M: TrainModule>(
+    model: &M,
+    squares: &[(ParamId, f64)],
+    of: GradNorms,
+) -> BTreeMap<String, f64> {
     let mut parts = BTreeMap::new();
+    if of == GradNorms::Off {
+        return parts;
+    }
     let squares: HashMap<ParamId, f64> = squares.iter().copied().collect();
     let mut seen = HashSet::new();
     for parameter in parameters(model) {
@@ -494,10 +521,12 @@ fn norms_of_parts<M: TrainModule>(model: &M, squares: &[(ParamId, f64)]) -> BTre
         if let Some(sum) = squares.get(&parameter.id)
             && seen.insert(parameter.id)
         {
-            let (part, _) = parameter
-                .path
-                .split_once('.')
-                .unwrap_or((&parameter.path, ""));
+            let path = &parameter.path;
+            let cut = match of {
+                GradNorms::Layers => path.rsplit_once('.'),
+                _ => path.split_once('.'),
+            };
+            let part = cut.map_or(path.as_str(), |(part, _)| part);
             *parts.entry(part.to_owned()).or_insert(0.0) += sum;
         }
     }
@@ -553,7 +582,7 @@ fn check_patterns<M: TrainModule>(group: &ParamGroup<M>, parameters: &[Parameter
     }
 }
 
-fn check_lr(group: &str, lr: Option<f64>) -> Result<f64> {
+pub(super) fn check_lr(group: &str, lr: Option<f64>) -> Result<f64> {
     match lr {
         Some(lr) if lr.is_finite() && lr >= 0.0 => Ok(lr),
         Some(lr) => Err(Error::config(format!(

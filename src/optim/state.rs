@@ -26,6 +26,11 @@ struct GroupState {
     name: String,
     steps: u64,
     lr: Exact,
+    /// Set while the run went on.
+    #[serde(default)]
+    set_lr: Option<Exact>,
+    #[serde(default)]
+    rests: bool,
     schedule: Option<ScheduleState>,
 }
 
@@ -63,6 +68,8 @@ impl<M: TrainModule> OptimizerSet<M> {
             name: group.name.clone(),
             steps: group.steps,
             lr: Exact(group.lr),
+            set_lr: group.set_lr.map(Exact),
+            rests: group.rests,
             schedule: group.schedule.as_ref().map(Scheduler::save),
         });
         SetState {
@@ -130,6 +137,8 @@ impl<M: TrainModule> OptimizerSet<M> {
             load_schedule(group.schedule.as_mut(), state.schedule.as_ref()).map_err(place)?;
             group.steps = state.steps;
             group.lr = state.lr.0;
+            group.set_lr = state.set_lr.map(|Exact(lr)| lr);
+            group.rests = state.rests;
         }
         load_schedule(self.schedule.as_mut(), state.schedule.as_ref())
     }

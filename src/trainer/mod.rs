@@ -1,5 +1,6 @@
 //! Settings, callbacks and loggers around the loops.
 
+mod equipment;
 mod evaluate;
 mod ranks;
 mod resume;
@@ -11,20 +12,23 @@ pub use search::{
     LearningRates,
 };
 
-use crate::callback::{Callback, ModelCheckpoint, ModelSummary, ProgressBar};
+use crate::accelerators::Hardware;
+use crate::callback::Callback;
 use crate::checkpoint::{self, Position};
 use crate::config::{Limit, ProgressMode, SanitySteps, Strategy, TrainerConfig, ValCheckInterval};
+use crate::control::Inbox;
 use crate::data::{DataModule, Loader};
 use crate::distributed::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{self, Fabric, TrainState};
-use crate::logger::{CsvLogger, Logger};
+use crate::logger::Logger;
 use crate::loops::fit::{Loaders, StopReason};
 use crate::loops::{Own, Run, fit};
 use crate::metric::Metrics;
 use crate::module::{TrainModule, short_type_name};
 use crate::optim::Optimizers;
 use crate::panics;
+use crate::profiler::Profiler;
 use crate::progress::{Progress, Stage};
 use burn::tensor::Device;
 use burn::tensor::backend::Backend;
@@ -60,6 +64,7 @@ pub struct Trainer<M: TrainModule> {
     config: TrainerConfig,
     placement: Placement<Device<M::Backend>>,
     lanes: Lanes,
+    hardware: Hardware,
     callbacks: Vec<Box<dyn Callback<M>>>,
     loggers: Vec<Box<dyn Logger>>,
     hyper_parameters: Value,
@@ -103,6 +108,7 @@ impl<M: TrainModule> Trainer<M> {
             config,
             placement: Placement::On(vec![device]),
             lanes: Lanes::default(),
+            hardware: Hardware::unnamed::<M::Backend>(),
             callbacks: Vec::new(),
             loggers: Vec::new(),
             hyper_parameters: Value::Null,
@@ -132,6 +138,12 @@ impl<M: TrainModule> Trainer<M> {
     #[must_use]
     pub fn with_devices(mut self, devices: impl IntoIterator<Item = Device<M::Backend>>) -> Self {
         self.placement = Placement::On(devices.into_iter().collect());
+        self
+    }
+
+    /// Says what the devices are.
+    pub(crate) fn with_hardware(mut self, hardware: Hardware) -> Self {
+        self.hardware = hardware;
         self
     }
 
@@ -217,6 +229,9 @@ impl<M: TrainModule> Trainer<M> {
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
         let dirs: Vec<_> = dirs.collect();
         let resumed = resume::find_for_all(&world.processes, config, &dirs)?;
+        if world.is_root() {
+            resume::announce(config, resumed.as_ref());
+        }
         let mut state = match &resumed {
             None => fabric.setup_with(model, optimizers)?,
             Some(Resumed { checkpoint, .. }) => checkpoint.restore(&fabric, model, optimizers)?,
@@ -243,23 +258,17 @@ impl<M: TrainModule> Trainer<M> {
         // one generator.
         let batch_size = batch_size.filter(|_| !state.optimizers.manual);
         let ranks = self.ranks(world, config, state.present()?, batch_size)?;
-        let given = (self.callbacks.len(), self.loggers.len());
-        let run_dir = match world.is_root() {
-            true => self.prepare_run_dir(resumed.as_ref())?,
-            false => None,
-        };
-        let run_dir = run_dir.as_ref().map(RunDir::path);
-        self.add_default_callbacks(config);
-
         let start = Instant::now();
-        let fitted = self.run(
-            config, &ranks, &mut state, run_dir, resumed, data, &loaders, plan,
+        let given = (self.callbacks.len(), self.loggers.len());
+        let is_root = world.is_root();
+        let fitted = self.equip_and_run(
+            is_root, config, ranks, &mut state, resumed, data, &loaders, plan,
         );
-        let elapsed = start.elapsed();
-        let left = Left::by(&self.callbacks, run_dir);
+        // What the config has added is of this fit alone.
         self.callbacks.truncate(given.0);
         self.loggers.truncate(given.1);
-        let (stopped, metrics) = fitted?;
+        let elapsed = start.elapsed();
+        let (stopped, metrics, left) = fitted?;
         let mut left = world.processes.broadcast(left)?;
         if let Some(best) = left.restored.take() {
             state.forget_average();
@@ -277,6 +286,35 @@ impl<M: TrainModule> Trainer<M> {
             run_dir: left.run_dir,
             elapsed,
         })
+    }
+
+    /// Makes the run's folder, adds what the config asks for, and runs the loop.
+    #[allow(clippy::too_many_arguments, reason = "private, called once")]
+    fn equip_and_run(
+        &mut self,
+        is_root: bool,
+        config: &TrainerConfig,
+        ranks: Ranks<M::Backend>,
+        state: &mut TrainState<M>,
+        resumed: Option<Resumed>,
+        data: &impl DataModule<M>,
+        loaders: &Loaders<M>,
+        plan: fit::Plan,
+    ) -> Result<(StopReason, Metrics, Left)> {
+        let run_dir = match is_root {
+            true => self.prepare_run_dir(resumed.as_ref())?,
+            false => None,
+        };
+        let run_dir = run_dir.as_ref().map(RunDir::path);
+        let mut profiler = Profiler::default();
+        if is_root {
+            self.add_default_callbacks(config)?;
+            profiler = equipment::profiler(config, run_dir)?;
+        }
+        let ranks = ranks.with_profiler(&profiler);
+        let (stopped, metrics) =
+            self.run(config, &ranks, state, run_dir, resumed, data, loaders, plan)?;
+        Ok((stopped, metrics, Left::by(&self.callbacks, run_dir)))
     }
 
     /// Runs the loop with the trainer's callbacks and loggers, and keeps how far it came.
@@ -308,6 +346,8 @@ impl<M: TrainModule> Trainer<M> {
         };
         let mut run = Run::new(config, fabric, callbacks, loggers);
         run.run_dir = run_dir;
+        run.hardware = self.hardware.clone();
+        run.inbox = run_dir.map(Inbox::open);
         run.own = Own {
             hyper_parameters: self.hyper_parameters.clone(),
             data: Box::new(|| ask("save_state", || Ok(data.save_state()))),
@@ -341,7 +381,9 @@ impl<M: TrainModule> Trainer<M> {
         });
         self.progress = run.progress;
         let metrics = std::mem::take(&mut run.metrics);
+        let profiled = equipment::write_profile(config, &fabric.profiler, run_dir);
         let stopped = ended_with(fitted, others.wait())?;
+        profiled?;
         Ok((stopped, metrics))
     }
 
@@ -370,69 +412,6 @@ impl<M: TrainModule> Trainer<M> {
             }
         };
         Ranks::new(config, &devices, &mut self.lanes, world.link())
-    }
-
-    /// Makes the run's folder, with its settings and the loggers that write there, if anything is
-    /// to be written; or takes that of the run that goes on.
-    fn prepare_run_dir(&mut self, resumed: Option<&Resumed>) -> Result<Option<RunDir>> {
-        let config = &self.config;
-        let loggers = config.logger.names().iter().map(|name| logger(name));
-        let loggers = loggers.collect::<Result<Vec<_>>>()?;
-        let checkpoints = config.checkpointing || self.writes_checkpoints();
-        let nothing = !checkpoints && loggers.is_empty();
-        if nothing || config.fast_dev_run.batches().is_some() {
-            return Ok(None);
-        }
-        let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
-        dirs.for_each(run_dir::clean);
-        let dir = RunDir::open(config, resumed)?;
-        self.loggers
-            .extend(loggers.iter().map(|make| make(dir.path())));
-        Ok(Some(dir))
-    }
-
-    fn check_callbacks(&self, config: &TrainerConfig) -> Result<()> {
-        for callback in &self.callbacks {
-            panics::catch(ErrorKind::User, || callback.check_config(config))
-                .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
-        }
-        match config.checkpointing && !self.writes_checkpoints() {
-            true => Callback::<M>::check_config(&ModelCheckpoint::new(), config),
-            false => Ok(()),
-        }
-    }
-
-    fn writes_checkpoints(&self) -> bool {
-        self.callbacks.iter().any(|c| c.writes_checkpoints())
-    }
-
-    /// Adds what the config asks for and nobody has given.
-    fn add_default_callbacks(&mut self, config: &TrainerConfig) {
-        self.add_progress(config);
-        let summary = config.model_summary && config.progress != ProgressMode::Off;
-        if summary && !self.has::<ModelSummary>() {
-            self.callbacks.push(Box::new(ModelSummary::new()));
-        }
-        if config.checkpointing && !self.writes_checkpoints() {
-            self.callbacks.push(Box::new(ModelCheckpoint::new()));
-        }
-    }
-
-    /// Whether a callback of this type was given.
-    fn has<C>(&self) -> bool {
-        let name = short_type_name::<C>();
-        self.callbacks.iter().any(|c| c.name() == name)
-    }
-
-    fn add_progress(&mut self, config: &TrainerConfig) {
-        let bar = match config.progress {
-            _ if self.has::<ProgressBar>() => return,
-            ProgressMode::Off => return,
-            ProgressMode::Auto => ProgressBar::new(),
-            ProgressMode::Bar => ProgressBar::bar(),
-            ProgressMode::Plain => ProgressBar::plain(),
-        };
-        self.callbacks.push(Box::new(bar));
     }
 }
 
@@ -559,17 +538,4 @@ fn no_loader<D>(_data: &D, name: &str) -> Error {
         "the data module `{}` has no {name} loader; implement `{name}_loader`",
         short_type_name::<D>()
     ))
-}
-
-/// Makes a logger that writes into the run's folder.
-type MakeLogger = fn(&Path) -> Box<dyn Logger>;
-
-/// The logger of this name.
-fn logger(name: &str) -> Result<MakeLogger> {
-    match name {
-        "csv" => Ok(|dir| Box::new(CsvLogger::new(dir.join("metrics.csv")))),
-        other => Err(Error::config(format!(
-            "`logger` is {other}, which does not exist; use csv or none"
-        ))),
-    }
 }

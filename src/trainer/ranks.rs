@@ -6,6 +6,7 @@ use crate::distributed::{Group, Link};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Fabric, Lane, Look};
 use crate::panics;
+use crate::profiler::Profiler;
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -78,6 +79,14 @@ impl<B: AutodiffBackend> Ranks<B> {
             first: fabrics.next().ok_or_else(none)?,
             others: fabrics.collect(),
         })
+    }
+
+    /// Has all of them timed.
+    pub(super) fn with_profiler(mut self, profiler: &Profiler) -> Self {
+        self.first.profiler = profiler.clone();
+        let others = self.others.iter_mut().zip(1..);
+        others.for_each(|(other, rank)| other.profiler = profiler.of_rank(rank));
+        self
     }
 
     /// The rank that the caller is.

@@ -1,10 +1,11 @@
 //! Which checkpoint a run goes on from.
 
-use super::run_dir;
+use super::{Trainer, run_dir};
 use crate::checkpoint::{self, Checkpoint, Found};
-use crate::config::{ProgressMode, Resume, TrainerConfig};
-use crate::distributed::Group;
+use crate::config::{FastDevRun, ProgressMode, Resume, TrainerConfig};
+use crate::distributed::{Group, World};
 use crate::error::{Error, ErrorKind, Result};
+use crate::module::TrainModule;
 use crate::slurm;
 use std::path::{Path, PathBuf};
 
@@ -31,26 +32,28 @@ pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resu
         return Ok(None);
     }
     let resumed = match resume {
-        Resume::Last => {
-            let found = newest(&folders(config, dirs)?, config.resume_strict)?;
-            if found.is_none() {
-                eprintln!(
-                    "note: there is no checkpoint under `{}` to resume from; starting anew",
-                    config.run_dir.display()
-                );
-            }
-            found.map(in_its_run)
-        }
+        Resume::Last => newest(&folders(config, dirs)?, config.resume_strict)?.map(in_its_run),
         Resume::Best => Some(best(config, dirs)?),
         Resume::Path(path) => Some(at(path, config.resume_strict)?),
     };
     if let Some(resumed) = &resumed {
         check_seed(config, &resumed.checkpoint)?;
-        if config.progress != ProgressMode::Off {
-            eprintln!("{}", resumed.announce());
-        }
     }
     Ok(resumed)
+}
+
+/// Says where a fit goes on from, if it was to.
+pub(super) fn announce(config: &TrainerConfig, resumed: Option<&Resumed>) {
+    match resumed {
+        Some(resumed) if config.progress != ProgressMode::Off => {
+            eprintln!("{}", resumed.announce());
+        }
+        None if config.resume.is_some() && config.fast_dev_run.batches().is_none() => eprintln!(
+            "note: there is no checkpoint under `{}` to resume from; starting anew",
+            config.run_dir.display()
+        ),
+        _ => {}
+    }
 }
 
 /// What the first process finds, for all of them.
@@ -252,4 +255,35 @@ fn check_seed(config: &TrainerConfig, checkpoint: &Checkpoint) -> Result<()> {
     }
     eprintln!("warning: `seed` is {here}, and was {there} before this run was resumed");
     Ok(())
+}
+
+impl<M: TrainModule> Trainer<M> {
+    /// The model with the parameters of the checkpoint that the setting `resume` names, to validate,
+    /// test or predict with.
+    ///
+    /// # Errors
+    /// `resume` is not set, there is no such checkpoint, or it is one of another model.
+    pub fn load(&self, model: M) -> Result<M> {
+        self.config.check()?;
+        // There is something to go on from whatever else is tried.
+        let config = &self.config.clone().with_fast_dev_run(FastDevRun::OFF);
+        if config.resume.is_none() {
+            return Err(Error::config(
+                "`resume` is not set; say which checkpoint to load with `last`, `best` or its path",
+            ));
+        }
+        let world = World::join(config.num_nodes, config.collective_timeout.as_duration())?;
+        let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
+        let dirs: Vec<_> = dirs.collect();
+        let loaded = find_for_all(&world.processes, config, &dirs).and_then(|found| {
+            let Some(Resumed { checkpoint, .. }) = found else {
+                return Err(Error::config(format!(
+                    "there is no checkpoint under `{}` to load",
+                    config.run_dir.display()
+                )));
+            };
+            checkpoint.load_model(model)
+        });
+        world.told(loaded)
+    }
 }

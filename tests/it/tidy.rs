@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// The modules, top to bottom. A module uses lower rows alone, not its own row and none above.
 const LAYERS: &[&[&str]] = &[
+    &["cli"],
     &["launch", "doctor"],
     &["trainer"],
     &["loops"],
     &["checkpoint"],
-    &["fabric", "callback", "logger"],
-    &["precision"],
+    &["fabric", "callback"],
+    &["precision", "logger"],
     &["testing"],
     &["distributed"],
     &["data", "burn_train"],
@@ -21,13 +22,15 @@ const LAYERS: &[&[&str]] = &[
     &[
         "accelerators",
         "config",
+        "control",
+        "monitor",
         "panics",
         "parameters",
+        "profiler",
         "signals",
         "slurm",
-        "table",
     ],
-    &["error", "exact", "mode", "progress"],
+    &["error", "exact", "mode", "progress", "table"],
 ];
 
 const ONE_LAYER: [&str; 2] = ["module", "optim"];

@@ -86,12 +86,15 @@ fn defaults_as_toml() {
     num_sanity_val_steps = 2
     log_every_n_steps = 50
     accumulate_grad_batches = 1
-    log_grad_norms = false
+    log_grad_norms = "off"
+    log_histograms = false
+    log_system_metrics = false
     gradient_checkpointing = false
     offload_optimizer = false
     detect_anomaly = false
     run_dir = "runs"
     progress = "auto"
+    dashboard = false
     model_summary = true
     checkpointing = true
     checkpoint_in_background = false
@@ -131,12 +134,17 @@ fn every_setting_is_read_from_its_flag() {
         "--accumulate-grad-batches=4",
         "--gradient-clip=value:0.5",
         "--log-grad-norms",
+        "--log-histograms",
+        "--log-system-metrics=yes",
         "--weight-averaging=ema:0.99",
         "--gradient-checkpointing",
         "--offload-optimizer",
         "--detect-anomaly=true",
         "--run-dir=out",
         "--progress=plain",
+        "--dashboard",
+        "--profiler=trace",
+        "--metrics-addr=[::1]:9464",
         "--model-summary=false",
         "--checkpointing=off",
         "--logger=csv,JSONL",
@@ -165,13 +173,18 @@ fn every_setting_is_read_from_its_flag() {
         .with_log_every_n_steps(5)
         .with_accumulate_grad_batches(4)
         .with_gradient_clip(GradientClip::Value(0.5))
-        .with_log_grad_norms(true)
+        .with_log_grad_norms(GradNorms::Parts)
+        .with_log_histograms(true)
+        .with_log_system_metrics(true)
         .with_weight_averaging(WeightAveraging::Ema { decay: 0.99 })
         .with_gradient_checkpointing(true)
         .with_offload_optimizer(true)
         .with_detect_anomaly(true)
         .with_run_dir("out")
         .with_progress(ProgressMode::Plain)
+        .with_dashboard(true)
+        .with_profiler(ProfilerMode::Trace)
+        .with_metrics_addr("[::1]:9464".parse::<SocketAddr>().unwrap())
         .with_model_summary(false)
         .with_checkpointing(false)
         .with_logger(["csv", "jsonl"]);

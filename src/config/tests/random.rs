@@ -120,8 +120,27 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_config()(
+    fn watching()(
         config in checkpoints(),
+        (histograms, system) in any::<(bool, bool)>(),
+        norms in proptest::sample::select(&[GradNorms::Off, GradNorms::Parts, GradNorms::Layers][..]),
+        profiler in proptest::option::of(
+            proptest::sample::select(&[ProfilerMode::Simple, ProfilerMode::Trace][..])
+        ),
+        addr in proptest::option::of(any::<([u8; 4], u16)>().prop_map(SocketAddr::from)),
+    ) -> TrainerConfig {
+        config
+            .with_log_grad_norms(norms)
+            .with_log_histograms(histograms)
+            .with_log_system_metrics(system)
+            .with_profiler(profiler)
+            .with_metrics_addr(addr)
+    }
+}
+
+prop_compose! {
+    fn any_config()(
+        config in watching(),
         (interval, every) in prop_oneof![
             (thousandths(1..1001).prop_map(ValCheckInterval::Fraction), 1..=i64::MAX as u64),
             ((1..=i64::MAX as u64).prop_map(ValCheckInterval::Batches), Just(1)),
@@ -134,7 +153,7 @@ prop_compose! {
             |(number, norm)| if norm { GradientClip::Norm(number) } else { GradientClip::Value(number) }
         )),
         (detect_anomaly, model_summary, checkpointing) in any::<(bool, bool, bool)>(),
-        (grad_norms, offload, recompute) in any::<(bool, bool, bool)>(),
+        (offload, recompute) in any::<(bool, bool)>(),
         scale in prop_oneof![
             thousandths(1000..1_000_000).prop_map(|n| LossScale::Dynamic { start: n as f32 }),
             thousandths(1..1_000_000).prop_map(|n| LossScale::Static(n as f32)),
@@ -145,7 +164,7 @@ prop_compose! {
             thousandths(0..1000).prop_map(|start| WeightAveraging::Swa { start }),
         ]),
         run_dir in "\\PC{1,20}",
-        progress in proptest::sample::select(&ProgressMode::ALL[..]),
+        (progress, dashboard) in (proptest::sample::select(&ProgressMode::ALL[..]), any::<bool>()),
         loggers in proptest::collection::hash_set("[a-m]{1,8}", 0..4),
     ) -> TrainerConfig {
         // Some go with no end by epochs, or with no strategy that steps apart.
@@ -165,7 +184,7 @@ prop_compose! {
             .with_loss_scale(scale)
             .with_full_precision(full.join(",").parse::<Paths>().unwrap())
             .with_weight_averaging(averaging)
-            .with_log_grad_norms(grad_norms)
+            .with_dashboard(dashboard && progress != ProgressMode::Off)
             .with_offload_optimizer(offload)
             .with_gradient_checkpointing(recompute)
             .with_detect_anomaly(detect_anomaly)

@@ -7,6 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Tensor, backend::Backend};
 use firebox::ErrorKind;
+use firebox::config::GradNorms;
 use firebox::data::Loaders;
 
 on_each_backend!(norms_of_parts_make_up_the_whole);
@@ -131,7 +132,9 @@ fn a_sound_model_is_let_pass<B: AutodiffBackend>() {
 
 fn norms_of_parts_make_up_the_whole<B: AutodiffBackend>() {
     let (config, _runs) = quiet();
-    let config = config.with_max_epochs(1).with_log_grad_norms(true);
+    let config = config
+        .with_max_epochs(1)
+        .with_log_grad_norms(GradNorms::Parts);
     let data = Loaders::new(sequences(vec![vec![[3.0, 4.0]]]));
     let (_, rows) = fit::<B>(config, sgd(1.0), data);
     assert_eq!(rows.values("train/grad_norm/a"), [3.0]);

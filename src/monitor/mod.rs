@@ -1,0 +1,3 @@
+//! What the process and its machine use.
+
+pub(crate) mod process;

@@ -1,0 +1,139 @@
+//! What a run has beside the loop, as its settings ask: loggers, callbacks, its folder, a profiler.
+
+use super::Trainer;
+use super::resume::Resumed;
+use super::run_dir::{self, RunDir};
+use crate::callback::{
+    Callback, DeviceStatsMonitor, ModelCheckpoint, ModelSummary, ProgressBar, ThroughputMonitor,
+};
+use crate::config::{ProfilerMode, ProgressMode, TrainerConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logger::{CsvLogger, Logger};
+use crate::module::{TrainModule, short_type_name};
+use crate::panics;
+use crate::profiler::Profiler;
+use std::path::Path;
+
+impl<M: TrainModule> Trainer<M> {
+    /// Makes the run's folder, with its settings and the loggers that write there, if anything is
+    /// to be written; or takes that of the run that goes on.
+    pub(super) fn prepare_run_dir(&mut self, resumed: Option<&Resumed>) -> Result<Option<RunDir>> {
+        let config = &self.config;
+        let loggers = config.logger.names().iter().map(|name| logger(name));
+        let loggers = loggers.collect::<Result<Vec<_>>>()?;
+        let checkpoints = config.checkpointing || self.writes_checkpoints();
+        let nothing = !checkpoints && loggers.is_empty();
+        if nothing || config.fast_dev_run.batches().is_some() {
+            return Ok(None);
+        }
+        let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
+        dirs.for_each(run_dir::clean);
+        let dir = RunDir::open(config, resumed)?;
+        for make in loggers {
+            self.loggers.push(make(dir.path())?);
+        }
+        Ok(Some(dir))
+    }
+
+    pub(super) fn check_callbacks(&self, config: &TrainerConfig) -> Result<()> {
+        for callback in &self.callbacks {
+            panics::catch(ErrorKind::User, || callback.check_config(config))
+                .map_err(|e| e.context(format!("callback `{}`", callback.name())))?;
+        }
+        match config.checkpointing && !self.writes_checkpoints() {
+            true => Callback::<M>::check_config(&ModelCheckpoint::new(), config),
+            false => Ok(()),
+        }
+    }
+
+    fn writes_checkpoints(&self) -> bool {
+        self.callbacks.iter().any(|c| c.writes_checkpoints())
+    }
+
+    /// Adds what the config asks for and nobody has given.
+    pub(super) fn add_default_callbacks(&mut self, config: &TrainerConfig) -> Result<()> {
+        self.add_monitors(config)?;
+        self.add_progress(config);
+        let summary = config.model_summary && config.progress != ProgressMode::Off;
+        if summary && !self.has::<ModelSummary>() {
+            self.callbacks.push(Box::new(ModelSummary::new()));
+        }
+        if config.checkpointing && !self.writes_checkpoints() {
+            self.callbacks.push(Box::new(ModelCheckpoint::new()));
+        }
+        Ok(())
+    }
+
+    /// Adds what is to be measured beside the model. It comes before what shows values.
+    fn add_monitors(&mut self, config: &TrainerConfig) -> Result<()> {
+        if config.log_system_metrics {
+            if !self.has::<ThroughputMonitor>() {
+                self.callbacks.push(Box::new(ThroughputMonitor::new()));
+            }
+            if !self.has::<DeviceStatsMonitor>() {
+                self.callbacks.push(Box::new(DeviceStatsMonitor::new()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a callback of this type was given.
+    fn has<C>(&self) -> bool {
+        let name = short_type_name::<C>();
+        self.callbacks.iter().any(|c| c.name() == name)
+    }
+
+    pub(super) fn add_progress(&mut self, config: &TrainerConfig) {
+        let bar = match config.progress {
+            _ if self.has::<ProgressBar>() => return,
+            ProgressMode::Off => return,
+            ProgressMode::Auto => ProgressBar::new(),
+            ProgressMode::Bar => ProgressBar::bar(),
+            ProgressMode::Plain => ProgressBar::plain(),
+        };
+        self.callbacks.push(Box::new(bar));
+    }
+}
+
+/// Times the run, if it is to be timed.
+pub(super) fn profiler(config: &TrainerConfig, run_dir: Option<&Path>) -> Result<Profiler> {
+    let Some(mode) = config.profiler else {
+        return Ok(Profiler::default());
+    };
+    let trace = run_dir.filter(|_| mode == ProfilerMode::Trace);
+    Profiler::start(trace.map(|dir| dir.join("trace.json")).as_deref())
+}
+
+/// Shows where the time went, and writes it into the run's folder.
+pub(super) fn write_profile(
+    config: &TrainerConfig,
+    profiler: &Profiler,
+    run_dir: Option<&Path>,
+) -> Result<()> {
+    let Some(profile) = profiler.profile() else {
+        return Ok(());
+    };
+    if config.progress != ProgressMode::Off {
+        eprint!("{}", profile.render());
+    }
+    if let Some(dir) = run_dir {
+        let path = dir.join("profile.json");
+        let text =
+            serde_json::to_string(&profile).map_err(|e| Error::io("write", &path, e.into()))?;
+        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
+    }
+    profiler.finish()
+}
+
+/// Makes a logger that writes into the run's folder.
+type MakeLogger = fn(&Path) -> Result<Box<dyn Logger>>;
+
+/// The logger of this name.
+fn logger(name: &str) -> Result<MakeLogger> {
+    match name {
+        "csv" => Ok(|dir| Ok(Box::new(CsvLogger::new(dir.join("metrics.csv"))))),
+        other => Err(Error::config(format!(
+            "`logger` is {other}, which does not exist; use csv or none"
+        ))),
+    }
+}
