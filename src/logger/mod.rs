@@ -1,10 +1,17 @@
 //! Where a run's values go.
 
 mod csv;
+mod file;
+mod jsonl;
 mod media;
+#[cfg(feature = "tensorboard")]
+mod tensorboard;
 
 pub use csv::CsvLogger;
+pub use jsonl::JsonlLogger;
 pub use media::{Channels, Histogram, Image, Media};
+#[cfg(feature = "tensorboard")]
+pub use tensorboard::TensorBoardLogger;
 
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};

@@ -4,11 +4,14 @@ use super::Trainer;
 use super::resume::Resumed;
 use super::run_dir::{self, RunDir};
 use crate::callback::{
-    Callback, DeviceStatsMonitor, ModelCheckpoint, ModelSummary, ProgressBar, ThroughputMonitor,
+    Callback, DeviceStatsMonitor, EnergyMonitor, ModelCheckpoint, ModelSummary, ProgressBar,
+    PrometheusExporter, ThroughputMonitor,
 };
 use crate::config::{ProfilerMode, ProgressMode, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::logger::{CsvLogger, Logger};
+#[cfg(feature = "tensorboard")]
+use crate::logger::TensorBoardLogger;
+use crate::logger::{CsvLogger, JsonlLogger, Logger};
 use crate::module::{TrainModule, short_type_name};
 use crate::panics;
 use crate::profiler::Profiler;
@@ -51,8 +54,12 @@ impl<M: TrainModule> Trainer<M> {
     }
 
     /// Adds what the config asks for and nobody has given.
-    pub(super) fn add_default_callbacks(&mut self, config: &TrainerConfig) -> Result<()> {
-        self.add_monitors(config)?;
+    pub(super) fn add_default_callbacks(
+        &mut self,
+        config: &TrainerConfig,
+        run_dir: Option<&Path>,
+    ) -> Result<()> {
+        self.add_monitors(config, run_dir)?;
         self.add_progress(config);
         let summary = config.model_summary && config.progress != ProgressMode::Off;
         if summary && !self.has::<ModelSummary>() {
@@ -65,7 +72,7 @@ impl<M: TrainModule> Trainer<M> {
     }
 
     /// Adds what is to be measured beside the model. It comes before what shows values.
-    fn add_monitors(&mut self, config: &TrainerConfig) -> Result<()> {
+    fn add_monitors(&mut self, config: &TrainerConfig, run_dir: Option<&Path>) -> Result<()> {
         if config.log_system_metrics {
             if !self.has::<ThroughputMonitor>() {
                 self.callbacks.push(Box::new(ThroughputMonitor::new()));
@@ -73,6 +80,17 @@ impl<M: TrainModule> Trainer<M> {
             if !self.has::<DeviceStatsMonitor>() {
                 self.callbacks.push(Box::new(DeviceStatsMonitor::new()));
             }
+            if !self.has::<EnergyMonitor>() {
+                self.callbacks.push(Box::new(EnergyMonitor::new()));
+            }
+        }
+        if let Some(addr) = config.metrics_addr {
+            let run = run_dir.and_then(Path::file_name).unwrap_or_default();
+            let exporter = PrometheusExporter::bind(addr, &run.to_string_lossy())?;
+            if config.progress != ProgressMode::Off {
+                eprintln!("metrics: http://{}/metrics", exporter.addr());
+            }
+            self.callbacks.push(Box::new(exporter));
         }
         Ok(())
     }
@@ -132,8 +150,23 @@ type MakeLogger = fn(&Path) -> Result<Box<dyn Logger>>;
 fn logger(name: &str) -> Result<MakeLogger> {
     match name {
         "csv" => Ok(|dir| Ok(Box::new(CsvLogger::new(dir.join("metrics.csv"))))),
+        "jsonl" => Ok(|dir| Ok(Box::new(JsonlLogger::new(dir.join("metrics.jsonl"))))),
+        #[cfg(feature = "tensorboard")]
+        "tensorboard" => Ok(|dir| Ok(Box::new(TensorBoardLogger::new(dir)))),
+        #[cfg(not(feature = "tensorboard"))]
+        "tensorboard" => Err(not_built_in(name)),
+        #[cfg(not(feature = "mlflow"))]
+        "mlflow" => Err(not_built_in(name)),
         other => Err(Error::config(format!(
-            "`logger` is {other}, which does not exist; use csv or none"
+            "`logger` is {other}, which does not exist; use csv, jsonl, tensorboard, mlflow or none"
         ))),
     }
+}
+
+#[cfg(not(all(feature = "tensorboard", feature = "mlflow")))]
+fn not_built_in(name: &str) -> Error {
+    Error::config(format!(
+        "`logger` is {name}, and this program is built without it; build it with the feature \
+         `{name}` of firebox"
+    ))
 }

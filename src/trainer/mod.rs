@@ -2,11 +2,13 @@
 
 mod equipment;
 mod evaluate;
+mod predictions;
 mod ranks;
 mod resume;
 mod run_dir;
 mod search;
 
+pub use predictions::PredictionWriter;
 pub use search::{
     BatchSizeMode, BatchSizeSearch, LearningRateMode, LearningRatePoint, LearningRateSearch,
     LearningRates,
@@ -308,7 +310,7 @@ impl<M: TrainModule> Trainer<M> {
         let run_dir = run_dir.as_ref().map(RunDir::path);
         let mut profiler = Profiler::default();
         if is_root {
-            self.add_default_callbacks(config)?;
+            self.add_default_callbacks(config, run_dir)?;
             profiler = equipment::profiler(config, run_dir)?;
         }
         let ranks = ranks.with_profiler(&profiler);

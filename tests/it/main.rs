@@ -29,6 +29,9 @@ mod search;
 #[cfg(unix)]
 mod signals;
 mod stopping;
+#[cfg(feature = "tensorboard")]
+mod tensorboard;
 mod tidy;
+mod watching;
 mod weights;
 mod wrong_use;

@@ -83,6 +83,15 @@ fn show<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> String {
     values.join(", ")
 }
 
+/// What a run has come to: the last values of its epochs and validations.
+fn summary(metrics: &Metrics) -> Vec<[String; 2]> {
+    let is_of_epoch = |name: &str| name.starts_with("val/") || name.ends_with("_epoch");
+    let values = metrics.iter().filter(|(name, _)| is_of_epoch(name));
+    values
+        .map(|(name, value)| [name.to_owned(), table::number(value)])
+        .collect()
+}
+
 /// `epoch 2/3`, counted from 1 as people do.
 fn epoch_label<M: TrainModule>(cx: &RunContext<'_, M>) -> String {
     let epoch = cx.progress().epoch + 1;
@@ -141,6 +150,24 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
             cx.progress().batch,
             self.epoch_start.elapsed().as_secs_f64(),
             show(cx.results().iter().chain(validation)),
+        );
+        Ok(())
+    }
+
+    fn on_fit_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        let (progress, elapsed) = (cx.progress(), cx.elapsed().as_secs_f64());
+        let rows = summary(cx.metrics());
+        if !rows.is_empty() {
+            eprint!("{}", table::render(["value", "last"], &rows));
+        }
+        eprintln!(
+            "{} epochs, {} steps, {} samples in {} s{}",
+            progress.epoch,
+            progress.global_step,
+            progress.samples,
+            table::number(elapsed),
+            cx.run_dir()
+                .map_or(String::new(), |dir| format!("; see `{}`", dir.display())),
         );
         Ok(())
     }

@@ -84,8 +84,8 @@ fn wrong_settings_exit_with_2() {
             "error: `precision` is bf16-mixed, which ndarray does not compute in; it can do 32-true, 64-true",
         ),
         (
-            ["--logger", "tensorboard"],
-            "error: `logger` is tensorboard, which does not exist; use csv or none",
+            ["--logger", "wandb"],
+            "error: `logger` is wandb, which does not exist; use csv, jsonl, tensorboard, mlflow or none",
         ),
         (
             ["--config", "missing.toml"],

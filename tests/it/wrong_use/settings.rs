@@ -127,8 +127,8 @@ fn an_unknown_key_in_a_file() {
 #[test]
 fn an_unknown_logger() {
     assert_refused(
-        |config| config.with_logger(LoggerNames::from(["csv", "tensorboard"])),
-        "`logger` is tensorboard, which does not exist; use csv or none",
+        |config| config.with_logger(LoggerNames::from(["csv", "wandb"])),
+        "`logger` is wandb, which does not exist; use csv, jsonl, tensorboard, mlflow or none",
     );
 }
 
