@@ -231,3 +231,99 @@ impl<E: Experiment> Recipe for Program<E> {
         }
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::Resume;
+    use crate::data::Loaders;
+    use crate::launch::try_launch;
+    use crate::testing::{Line, line_data};
+
+    /// Fits a line.
+    #[derive(Args)]
+    struct FitLine {
+        #[arg(long, default_value_t = 8)]
+        batch_size: usize,
+    }
+
+    impl Experiment for FitLine {
+        type Model<B: AutodiffBackend> = Line<B>;
+
+        fn model<B: AutodiffBackend>(&self, device: &Device<B>) -> Result<Line<B>> {
+            Ok(Line::new(device))
+        }
+        fn data<B: AutodiffBackend>(&self) -> Result<impl DataModule<Line<B>>> {
+            let loader = line_data().batch_size(self.batch_size);
+            Ok(Loaders::new(loader)
+                .with_val(line_data())
+                .with_test(line_data()))
+        }
+        fn config() -> TrainerConfig {
+            TrainerConfig::new().with_max_epochs(7).with_seed(3)
+        }
+    }
+
+    fn parse(arguments: &[&str]) -> std::result::Result<Program<FitLine>, clap::Error> {
+        let arguments = ["/bin/fit_line"].iter().chain(arguments);
+        Program::parse(arguments.map(OsString::from)).map(Option::unwrap)
+    }
+
+    #[test]
+    fn the_command_is_valid() {
+        Program::<FitLine>::command().debug_assert();
+    }
+
+    #[test]
+    fn fit_may_be_left_out() {
+        for arguments in [
+            ["--max-epochs=2", "--batch-size=4"].as_slice(),
+            &["fit", "--max-epochs=2", "--batch-size=4"],
+        ] {
+            let program = parse(arguments).unwrap();
+            assert_eq!(program.task, Task::Fit);
+            assert_eq!(program.experiment.batch_size, 4);
+            // The flag wins over the program's own default, which wins over firebox's.
+            assert_eq!(
+                (program.config.max_epochs, program.config.seed),
+                (Some(2), 3)
+            );
+        }
+        let program = parse(&["test", "--resume", "best"]).unwrap();
+        assert_eq!(
+            (program.task, program.config.resume),
+            (Task::Test, Some(Resume::Best))
+        );
+        assert!(parse(&["--seed", "1", "test"]).is_err());
+        assert!(parse(&["train"]).is_err());
+    }
+
+    #[test]
+    fn a_model_is_trained_and_then_tested() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |arguments: &[&str]| {
+            let runs = dir.path().to_str().unwrap();
+            let quiet = ["--progress=off", "--devices=1", "--run-dir", runs];
+            let arguments: Vec<_> = arguments.iter().copied().chain(quiet).collect();
+            try_launch(parse(&arguments).unwrap())
+        };
+        let error = run(&["validate"]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("`resume` is not set; say which checkpoint"),
+            "{error}"
+        );
+        let error = run(&["test", "--resume=last"]).unwrap_err().to_string();
+        assert!(error.starts_with("there is no checkpoint under"), "{error}");
+        run(&["fit"]).unwrap();
+        run(&["validate", "--resume=last"]).unwrap();
+        run(&["test", "--resume=last", "--fast-dev-run"]).unwrap();
+        let error = run(&["predict", "--resume=last"]).unwrap_err().to_string();
+        assert!(
+            error.contains("implement `predict` of `FitLine`"),
+            "{error}"
+        );
+        // Nothing but the fit has made a folder.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -19,6 +19,7 @@
 //! | [`fabric`] | [`Fabric`]: the operations of one step, for your own loop |
 //! | [`callback`], [`logger`] | code that runs at fixed points; where values go |
 //! | [`control`], [`profiler`] | telling a run that goes on what to do; where its time goes |
+//! | [`mod@report`] | runs as one HTML file |
 //! | [`checkpoint`] | what is saved, where, and how it is read back |
 //! | [`mod@doctor`] | what the machine offers, and whether it computes right |
 //! | [`testing`] | tiny modules with known answers |
@@ -62,6 +63,7 @@ pub mod checkpoint;
 pub mod logger;
 mod precision;
 pub mod profiler;
+pub mod report;
 
 pub mod fabric;
 

@@ -10,10 +10,6 @@ pub(crate) struct Parameter {
     /// What the module's fields spell: `encoder.layers.0.weight`.
     pub(crate) path: String,
     pub(crate) id: ParamId,
-    #[cfg_attr(
-        not(feature = "ndarray"),
-        allow(dead_code, reason = "the doctor alone asks for it")
-    )]
     pub(crate) shape: Vec<usize>,
     pub(crate) dtype: DType,
     /// False for running statistics and the like.

@@ -3,6 +3,7 @@
 use crate::accelerators::Hardware;
 use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
+use crate::fabric::check_pruning;
 use crate::logger::Media;
 use crate::metric::Metrics;
 use crate::module::TrainModule;
@@ -244,11 +245,17 @@ impl<M: TrainModule> RunContext<'_, M> {
 
     /// Checks a change and asks for it.
     pub(crate) fn change(&mut self, change: Change) -> Result<()> {
-        if let Some(optimizers) = self.optimizers {
-            change.check(optimizers)?;
-            self.requests.changes.push(change);
-        }
+        self.check_change(&change)?;
+        self.requests.changes.push(change);
         Ok(())
+    }
+
+    /// Whether a change can be made.
+    pub(crate) fn check_change(&self, change: &Change) -> Result<()> {
+        match self.optimizers {
+            Some(optimizers) => change.check(self.model, optimizers),
+            None => Err(Error::user("nothing is trained here that could be changed")),
+        }
     }
 
     /// Asks to remove a checkpoint of this run, after all saves have succeeded.
@@ -282,12 +289,19 @@ pub(crate) enum Change {
     Freeze { groups: String, frozen: bool },
     /// How many batches make a step.
     Accumulate(u64),
+    /// The share of some parameters' entries that are zero from now on.
+    Prune { paths: Vec<String>, amount: f64 },
 }
 
 impl Change {
     /// Whether a run with these optimizers can do so.
-    pub(crate) fn check<M: TrainModule>(&self, optimizers: &OptimizerSet<M>) -> Result<()> {
+    pub(crate) fn check<M: TrainModule>(
+        &self,
+        model: &M,
+        optimizers: &OptimizerSet<M>,
+    ) -> Result<()> {
         match self {
+            Self::Prune { paths, amount } => check_pruning(model, paths, *amount),
             Self::LearningRate { groups, lr } => optimizers.check_rate(groups, *lr),
             Self::Freeze { groups, frozen } => optimizers.check_freeze(groups, *frozen),
             Self::Accumulate(0) => Err(Error::config(

@@ -267,6 +267,7 @@ impl Checkpoint {
             let place = |e: Error| e.context(self.path.join(STATE).display());
             scaler.resume(saved).map_err(place)?;
         }
+        state.keep_pruned(self.state.pruned.clone());
         if let Some(weight) = self.state.gradients {
             self.restore_gradients(weight, &mut state)?;
         }

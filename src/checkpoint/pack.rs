@@ -45,6 +45,7 @@ pub(crate) fn pack<M: TrainModule>(state: &mut TrainState<M>, mut run: RunState)
     let _ = model.valid();
     let tensors = tensors::of_model(model)?;
     run.averaged = state.averaged_states();
+    run.pruned = state.pruned().to_vec();
     let (tensors, trained) = match run.averaged {
         None => (tensors, None),
         Some(_) => (tensors::of_model(state.evaluated())?, Some(tensors)),

@@ -27,6 +27,9 @@ pub(crate) struct RunState {
     /// How many states of the model its average has, if there is one.
     #[serde(default)]
     pub(crate) averaged: Option<u64>,
+    /// Patterns of the parameters whose zeros stay zeros.
+    #[serde(default)]
+    pub(crate) pruned: Vec<String>,
     /// The latest value of every name.
     pub(crate) metrics: Metrics,
     /// The unfinished epoch's values.

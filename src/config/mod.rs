@@ -239,7 +239,7 @@ settings! {
     /// How progress is shown: `auto`, `bar`, `plain` lines, or `off`
     progress: ProgressMode = ProgressMode::Auto, with_progress(ProgressMode);
 
-    /// Show a full screen with curves in place of the progress bar (feature `dashboard`)
+    /// Show a full screen with curves in place of the progress bar
     dashboard: bool = false, with_dashboard(bool);
 
     /// Tell where the time goes: `simple` for a table, `trace` for every span as well

@@ -72,6 +72,14 @@ impl<M: TrainModule> TrainState<M> {
         self.averaged = None;
     }
 
+    /// Changes the average, if there is one.
+    pub(super) fn map_average(&mut self, change: impl FnOnce(M) -> M) {
+        if let Some(Averaged { model, count }) = self.averaged.take() {
+            let model = marked(change(model), &self.format);
+            self.averaged = Some(Averaged { model, count });
+        }
+    }
+
     /// average = keep · average + (1 - keep) · weights. The first average is the weights themselves.
     fn average_in(&mut self, keep: impl Fn(u64) -> f64) -> Result<()> {
         // Running statistics are brought up to date by this, and by no visit.

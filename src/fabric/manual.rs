@@ -54,7 +54,9 @@ impl<B: AutodiffBackend> Fabric<B> {
         let stepped = panics::catch(ErrorKind::User, || model.manual_step(batch, &mut step))?;
         let outcomes = step.outcomes;
         self.announce(part, None)?;
+        let zeros = state.zeros()?;
         state.put(stepped);
+        state.keep_zeros(&zeros);
         self.average_manual_step(state, &outcomes)?;
         Ok(outcomes)
     }
@@ -66,6 +68,7 @@ impl<B: AutodiffBackend> Fabric<B> {
         part: &Part,
     ) -> Result<Vec<StepOutcome>> {
         let mut outcomes = Vec::new();
+        let zeros = state.zeros()?;
         while let Some(group) = self.announce(part, None)? {
             let model = state.present()?.clone();
             let rates = state.optimizers.rates();
@@ -78,6 +81,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             state.put(stepped);
             outcomes.push(outcome);
         }
+        state.keep_zeros(&zeros);
         self.average_manual_step(state, &outcomes)?;
         Ok(outcomes)
     }

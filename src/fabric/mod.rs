@@ -8,6 +8,7 @@ mod histograms;
 mod lane;
 mod look;
 mod manual;
+mod pruning;
 mod state;
 mod strategy;
 
@@ -16,6 +17,7 @@ pub use collectives::Reduce;
 pub(crate) use histograms::of_parameters;
 pub(crate) use lane::Lane;
 pub(crate) use look::Look;
+pub(crate) use pruning::check as check_pruning;
 pub use state::TrainState;
 use state::rescale;
 pub(crate) use state::{GroupWeight, configured};
@@ -485,10 +487,10 @@ impl<B: AutodiffBackend> Fabric<B> {
                     let histograms = histograms::of_gradients(state.present()?, &update)?;
                     state.histograms = Some(histograms);
                 }
-                match self.is_sharded() {
-                    true => self.step_own(state, update, rates)?,
-                    false => state.step(update, rates)?,
-                }
+                self.keeping_zeros(state, |state| match self.is_sharded() {
+                    true => self.step_own(state, update, rates),
+                    false => state.step(update, rates),
+                })?;
                 self.average_step(state)?;
                 StepOutcome::Stepped { grad_norm }
             }

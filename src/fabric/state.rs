@@ -64,6 +64,8 @@ pub struct TrainState<M: TrainModule> {
     pub(super) averaged: Option<Averaged<M>>,
     /// The gradients' norm over each of the model's parts at the last step, if that was asked for.
     pub(crate) norms_of_parts: BTreeMap<String, f64>,
+    /// Patterns of the parameters whose zeros stay zeros.
+    pub(super) pruned: Vec<String>,
     /// Of the gradients of the next step, if they are wanted.
     pub(crate) histograms: Option<Histograms>,
     /// The first number that was not finite in the step being built.
@@ -117,6 +119,7 @@ impl<M: TrainModule> TrainState<M> {
             is_unsaved: false,
             averaged: None,
             norms_of_parts: BTreeMap::new(),
+            pruned: Vec::new(),
             histograms: None,
             finding: None,
             format,
@@ -142,6 +145,7 @@ impl<M: TrainModule> TrainState<M> {
         Ok(Self {
             scaler: self.scaler.clone(),
             averaged,
+            pruned: self.pruned.clone(),
             ..Self::new(model, optimizers, self.format.clone())
         })
     }

@@ -75,7 +75,7 @@ impl<M: TrainModule> Run<'_, M> {
     }
 
     fn order_change(&mut self, state: &TrainState<M>, change: Change) -> Result<()> {
-        change.check(&state.optimizers)?;
+        change.check(state.present()?, &state.optimizers)?;
         self.requests.changes.push(change);
         Ok(())
     }

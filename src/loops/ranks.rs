@@ -84,6 +84,7 @@ impl<M: TrainModule> Run<'_, M> {
                 Change::LearningRate { groups, lr } => state.optimizers.set_rate(groups, *lr)?,
                 Change::Freeze { groups, frozen } => state.optimizers.freeze(groups, *frozen)?,
                 Change::Accumulate(batches) => self.position.accumulate = Some(*batches),
+                Change::Prune { paths, amount } => state.prune(paths, *amount)?,
             }
             Ok(())
         })

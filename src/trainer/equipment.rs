@@ -3,6 +3,8 @@
 use super::Trainer;
 use super::resume::Resumed;
 use super::run_dir::{self, RunDir};
+#[cfg(all(unix, feature = "dashboard"))]
+use crate::callback::Dashboard;
 use crate::callback::{
     Callback, DeviceStatsMonitor, EnergyMonitor, ModelCheckpoint, ModelSummary, ProgressBar,
     PrometheusExporter, ThroughputMonitor,
@@ -60,7 +62,7 @@ impl<M: TrainModule> Trainer<M> {
         run_dir: Option<&Path>,
     ) -> Result<()> {
         self.add_monitors(config, run_dir)?;
-        self.add_progress(config);
+        self.add_display(config)?;
         let summary = config.model_summary && config.progress != ProgressMode::Off;
         if summary && !self.has::<ModelSummary>() {
             self.callbacks.push(Box::new(ModelSummary::new()));
@@ -99,6 +101,24 @@ impl<M: TrainModule> Trainer<M> {
     fn has<C>(&self) -> bool {
         let name = short_type_name::<C>();
         self.callbacks.iter().any(|c| c.name() == name)
+    }
+
+    /// Adds the full screen of a fit, if it is asked for; the bar otherwise.
+    fn add_display(&mut self, config: &TrainerConfig) -> Result<()> {
+        if !config.dashboard {
+            self.add_progress(config);
+            return Ok(());
+        }
+        #[cfg(all(unix, feature = "dashboard"))]
+        {
+            self.callbacks.push(Box::new(Dashboard::new()));
+            Ok(())
+        }
+        #[cfg(not(all(unix, feature = "dashboard")))]
+        Err(Error::config(
+            "`dashboard` is true, and this program has none; build it with the feature `dashboard` of \
+             firebox, on Unix",
+        ))
     }
 
     pub(super) fn add_progress(&mut self, config: &TrainerConfig) {

@@ -41,6 +41,17 @@ enum Task {
         #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS")]
         timeout: u64,
     },
+    /// Write one HTML file with the charts and numbers of a run, or of several side by side.
+    ///
+    /// The file needs no network and no other file; any browser shows it.
+    Report {
+        /// Folders of runs, such as runs/version_0
+        #[arg(required = true, value_name = "RUN_DIR")]
+        runs: Vec<PathBuf>,
+        /// The file to write, instead of report.html in the first run's folder
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Begin a project that trains: a model, data, a command line, CI and Dockerfiles.
     New {
         /// The folder to make; its name is that of the project
@@ -117,6 +128,10 @@ fn run(task: Task) -> Result<ExitCode> {
                 Command::Status => println!("{:#}", answer.status),
                 _ => println!("{answer}"),
             }
+        }
+        Task::Report { runs, output } => {
+            let path = firebox::report::write_report(&runs, output.as_deref())?;
+            println!("{}", path.display());
         }
         Task::New { path, firebox } => new::project(&path, firebox.as_deref())?,
         Task::Completions { shell } => {

@@ -1,7 +1,9 @@
 //! Callbacks that change a run on its way, and those that measure it.
 
 use crate::support::*;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use firebox::callback::{
     BackboneFinetuning, Closure, GradientAccumulationScheduler, Hook, OnExceptionCheckpoint,
@@ -27,6 +29,8 @@ on_each_backend!(
     prometheus_is_told_the_truth,
     system_metrics_are_logged,
     layers_have_gradient_norms_of_their_own,
+    what_is_pruned_stays_zero,
+    nothing_to_prune_is_said_before_training,
 );
 
 fn accumulation_changes_with_the_epochs<B: AutodiffBackend>() {
@@ -273,4 +277,69 @@ fn layers_have_gradient_norms_of_their_own<B: AutodiffBackend>() {
         .unwrap();
     assert_close(&rows.values("train/grad_norm/a"), &[3.0], 1e-6);
     assert_close(&rows.values("train/grad_norm/b"), &[4.0], 1e-6);
+}
+
+fn what_is_pruned_stays_zero<B: AutodiffBackend>() {
+    use firebox::callback::Pruning;
+    use firebox::testing::{Line, line_data};
+
+    struct Weight(f32);
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Weight {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            if D == 2 {
+                self.0 = param.val().into_data().iter().next().unwrap();
+            }
+        }
+    }
+    let weight = |model: &Line<B>| {
+        let mut weight = Weight(f32::NAN);
+        model.visit(&mut weight);
+        weight.0
+    };
+    for (devices, averaging) in [(1, None), (2, None), (1, Some("ema:0.5"))] {
+        let (config, _runs) = quiet();
+        let config = config
+            .with_max_epochs(4)
+            .with_weight_averaging(averaging.map(|text: &str| text.parse().unwrap()));
+        let device = B::Device::default();
+        let run = |config: TrainerConfig| {
+            let mut trainer = Trainer::new(config, device.clone())
+                .with_devices(vec![device.clone(); devices])
+                .with_callback(Pruning::new(0.9).at_epoch(2));
+            let mut data = Loaders::new(line_data().batch_size(8));
+            trainer
+                .fit(Line::<B>::new(&device), &mut data)
+                .unwrap()
+                .model
+        };
+        // A line has one weight, and nine tenths of one is one.
+        let stopped = run(config.clone().with_max_steps(8));
+        assert_ne!(weight(&stopped), 0.0);
+        assert_eq!(weight(&run(config.clone().with_resume(Resume::Last))), 0.0);
+        let goes_on = config.with_max_epochs(6).with_resume(Resume::Last);
+        assert_eq!(weight(&run(goes_on)), 0.0);
+    }
+}
+
+fn nothing_to_prune_is_said_before_training<B: AutodiffBackend>() {
+    use firebox::callback::Pruning;
+
+    let (config, _runs) = quiet();
+    for (pruning, said) in [
+        (Pruning::new(1.5), "is 1.5; use a number from 0 and below 1"),
+        // Its parameters have one dimension.
+        (
+            Pruning::new(0.5).at_epoch(3),
+            "no parameter of `Weights` with two dimensions",
+        ),
+    ] {
+        let rows = Rows::default();
+        let error = Trainer::new(config.clone(), B::Device::default())
+            .with_callback(pruning)
+            .with_logger(rows.clone())
+            .fit(Weights::<B>::new(1.0, 1.0), &mut ones::<B>(1))
+            .unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(rows.values("train/loss").is_empty());
+    }
 }
