@@ -2,6 +2,7 @@
 //! them between two batches.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::output::say;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
@@ -113,10 +114,12 @@ pub fn send(run_dir: &Path, command: &Command, patience: Duration) -> Result<Ans
     }
     let folder = run_dir.join(FOLDER);
     fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // Orders are carried out in the order of their names.
-    let nanos = now.map_or(0, |now| now.as_nanos());
-    let id = format!("{nanos:020}-{}", std::process::id());
+    let id = format!(
+        "{:020}-{}",
+        since_1970(SystemTime::now()),
+        std::process::id()
+    );
     let order = folder.join(format!("{id}.json"));
     write_whole(&order, &json!(command))?;
     let answer = folder.join(format!("{id}.answer"));
@@ -165,6 +168,12 @@ fn is_over(run_dir: &Path) -> bool {
     }
 }
 
+/// In nanoseconds.
+fn since_1970(time: SystemTime) -> u128 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos())
+}
+
 fn write_whole(path: &Path, value: &Value) -> Result<()> {
     let new = path.with_extension("new");
     let written = fs::write(&new, value.to_string()).and_then(|()| fs::rename(&new, path));
@@ -189,15 +198,21 @@ pub(crate) struct Order {
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Inbox {
-    /// The orders of the run in this folder, from now on: those from before it was started are
-    /// forgotten.
-    pub(crate) fn open(run_dir: &Path) -> Self {
-        let mut inbox = Self {
+    /// The orders of the run in this folder, which holds its lock since `started` or a bit later. Who
+    /// gives an order has seen that lock, so that orders from before then were for an earlier start.
+    pub(crate) fn open(run_dir: &Path, started: SystemTime) -> Self {
+        let inbox = Self {
             folder: run_dir.join(FOLDER),
             looked: None,
         };
-        drop(inbox.take());
-        inbox.looked = None;
+        for order in inbox.waiting() {
+            let name = order.file_stem().and_then(|name| name.to_str());
+            let nanos = name.and_then(|name| name.split('-').next()?.parse().ok());
+            if nanos.is_none_or(|nanos: u128| nanos < since_1970(started)) {
+                // One that stays is carried out; it was given to this run after all.
+                let _ = fs::remove_file(order);
+            }
+        }
         inbox
     }
 
@@ -207,6 +222,12 @@ impl Inbox {
             return Vec::new();
         }
         self.looked = Some(Instant::now());
+        let waiting = self.waiting();
+        waiting.iter().filter_map(|path| self.order(path)).collect()
+    }
+
+    /// The files of orders, in the order they were given in.
+    fn waiting(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(&self.folder) else {
             // Nobody has ever asked for anything.
             return Vec::new();
@@ -215,7 +236,7 @@ impl Inbox {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let mut paths: Vec<_> = paths.filter(is_order).collect();
         paths.sort();
-        paths.iter().filter_map(|path| self.order(path)).collect()
+        paths
     }
 
     fn order(&self, path: &Path) -> Option<Order> {
@@ -249,14 +270,14 @@ impl Inbox {
             .append(true)
             .open(self.folder.join(LOG));
         if let Err(error) = log.and_then(|mut log| writeln!(log, "{line}")) {
-            eprintln!("warning: an order is not written down: {error}");
+            say!("warning: an order is not written down: {error}");
         }
     }
 
     fn put(&self, id: &str, answer: &Answer) {
         // Whoever asked will find out by waiting; the run is not to end for it.
         if let Err(error) = write_whole(&self.folder.join(format!("{id}.answer")), &json!(answer)) {
-            eprintln!("warning: an order cannot be answered: {error}");
+            say!("warning: an order cannot be answered: {error}");
         }
     }
 }
@@ -293,11 +314,29 @@ mod tests {
         (dir, launches)
     }
 
+    fn open(run_dir: &Path) -> Inbox {
+        Inbox::open(run_dir, SystemTime::now())
+    }
+
+    #[test]
+    fn orders_of_an_earlier_start_are_forgotten() {
+        let (dir, _lock) = run();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir(&folder).unwrap();
+        let started = SystemTime::now();
+        let id = |time: SystemTime| folder.join(format!("{:020}-1.json", since_1970(time)));
+        fs::write(id(started - Duration::from_secs(1)), "\"stop\"").unwrap();
+        // Given between the moment that the lock was taken and now.
+        fs::write(id(started + Duration::from_nanos(1)), "\"save\"").unwrap();
+        let orders = Inbox::open(dir.path(), started).take();
+        let orders: Vec<_> = orders.into_iter().map(|order| order.command).collect();
+        assert_eq!(orders, [Command::Save]);
+    }
+
     #[test]
     fn an_order_is_taken_once_and_answered() {
         let (dir, _lock) = run();
-        let mut inbox = Inbox::open(dir.path());
-        inbox.looked = None;
+        let mut inbox = open(dir.path());
         std::thread::scope(|scope| {
             let path = dir.path();
             let asked = scope.spawn(|| send(path, &Command::Save, Duration::from_secs(60)));
@@ -327,7 +366,7 @@ mod tests {
         let (dir, lock) = run();
         let error = send(dir.path(), &Command::Stop, Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("withdrawn"), "{error}");
-        assert!(Inbox::open(dir.path()).take().is_empty());
+        assert!(open(dir.path()).take().is_empty());
         drop(lock);
         let error = send(dir.path(), &Command::Stop, Duration::from_secs(60)).unwrap_err();
         assert!(error.to_string().contains("is not going on"), "{error}");
@@ -343,7 +382,7 @@ mod tests {
         let (dir, _lock) = run();
         let folder = dir.path().join(FOLDER);
         fs::create_dir(&folder).unwrap();
-        let mut inbox = Inbox::open(dir.path());
+        let mut inbox = open(dir.path());
         fs::write(folder.join("1.json"), "{\"dance\": 1}").unwrap();
         fs::write(folder.join("2.txt"), "mine").unwrap();
         assert!(inbox.take().is_empty());

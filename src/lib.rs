@@ -42,6 +42,7 @@ pub mod error;
 mod exact;
 mod mode;
 mod monitor;
+mod output;
 mod panics;
 mod parameters;
 pub mod signals;

@@ -5,6 +5,7 @@ use crate::config::ProgressMode;
 use crate::error::Result;
 use crate::module::TrainModule;
 use crate::monitor::process;
+use crate::output::say;
 
 /// Logs, with every step that is logged, the memory in use on each device of this process and the share
 /// of its time at work, as far as the platform tells: `memory/device0_bytes`,
@@ -27,7 +28,7 @@ impl<M: TrainModule> Callback<M> for DeviceStatsMonitor {
         if let Err(why) = cx.device_stats()
             && cx.config().progress != ProgressMode::Off
         {
-            eprintln!("note: nothing is known of the devices' memory: {why}");
+            say!("note: nothing is known of the devices' memory: {why}");
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::config::ProgressMode;
 use crate::error::{Error, Result};
 use crate::module::TrainModule;
 use crate::monitor::{CarbonIntensity, EnergyMeter, EnergySources, Reading};
+use crate::output::say;
 use crate::table;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -120,14 +121,14 @@ impl<M: TrainModule> Callback<M> for EnergyMonitor {
             } else {
                 ""
             };
-            eprintln!(
+            say!(
                 "energy: {} kWh, {} g CO2e ({estimate}from {})",
                 table::number(reading.joules / JOULES_PER_KWH),
                 table::number(self.intensity.grams(reading.joules)),
                 reading.source
             );
             let problems = self.meter.iter().flat_map(EnergyMeter::problems);
-            problems.for_each(|problem| eprintln!("energy: {problem}"));
+            problems.for_each(|problem| say!("energy: {problem}"));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::config::TrainerConfig;
 use crate::error::{Error, Result};
 use crate::exact::Exact;
 use crate::module::TrainModule;
+use crate::output::say;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -136,7 +137,7 @@ impl<M: TrainModule> Callback<M> for SpikeDetection {
                 "`{}` is {value} at step {step} (epoch {epoch}, batch {batch}), above {mean}",
                 self.name
             );
-            eprintln!("warning: {what}");
+            say!("warning: {what}");
             if self.stops {
                 cx.stop(what);
             }

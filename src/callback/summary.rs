@@ -3,6 +3,7 @@
 use super::{Callback, RunContext};
 use crate::error::Result;
 use crate::module::{TrainModule, short_type_name};
+use crate::output::say;
 use crate::table;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::Backend;
@@ -55,7 +56,7 @@ impl ModelSummary {
 
 impl<M: TrainModule> Callback<M> for ModelSummary {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        eprintln!("{}", Self::of(cx.model()));
+        say!("{}", Self::of(cx.model()));
         Ok(())
     }
 }

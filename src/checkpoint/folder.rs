@@ -6,6 +6,7 @@
 //! process can tell a folder that is being written from one that a killed process left.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::output::say;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -270,7 +271,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
         // Somebody else has tidied up.
         Err(_) if path.symlink_metadata().is_err() => return Ok(()),
         Err(e) if e.kind() == ErrorKind::Corrupt => {
-            eprintln!("warning: not removing an old checkpoint: {e}");
+            say!("warning: not removing an old checkpoint: {e}");
             return Ok(());
         }
         Err(e) => return Err(e.context("removing an old checkpoint")),

@@ -3,6 +3,7 @@
 use super::{Fabric, TrainState};
 use crate::error::Result;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::parameters::{mentions_dropout, written};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -65,7 +66,7 @@ impl<B: AutodiffBackend> Fabric<B> {
                     "SyncBatchNorm",
                 ),
             };
-            eprintln!(
+            say!(
                 "warning: on several devices Burn's `{layer}` {what}; `firebox::nn::{instead}` \
                  gives what one device does"
             );

@@ -8,6 +8,7 @@ use crate::distributed::{World, leave, mark};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Fabric;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::panics;
 use crate::signals;
 use crate::slurm;
@@ -139,23 +140,23 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
     if let Some(job) = job.filter(|_| asks)
         && let Err(error) = job.requeue()
     {
-        eprintln!("error: {error}");
+        say!("error: {error}");
         return ExitCode::from(error.exit_code());
     }
     if let Err(error) = &done
         && error.kind() != ErrorKind::Interrupted
     {
         match mark() {
-            None => eprintln!("error: {error}"),
+            None => say!("error: {error}"),
             // The first process tells of what another has told it.
             Some(_) if error.kind() == ErrorKind::Aborted => {}
-            Some(mark) => eprintln!("{mark}error: {error}"),
+            Some(mark) => say!("{mark}error: {error}"),
         }
     }
     leave(done.as_ref().err().filter(|_| signal.is_none()));
     match (signal, done) {
         (Some(signal), _) => {
-            eprintln!("{signal}");
+            say!("{signal}");
             ExitCode::from(signal.exit_code())
         }
         (None, Err(error)) => ExitCode::from(error.exit_code()),
@@ -179,7 +180,7 @@ pub fn try_launch(recipe: impl Recipe) -> Result<()> {
             1 => String::new(),
             several => format!("; {several} processes"),
         };
-        eprintln!("{choice}{processes}");
+        say!("{choice}{processes}");
     }
     let place = Place {
         is_root: world.is_root(),

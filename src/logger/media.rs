@@ -187,8 +187,27 @@ impl Image {
         Ok(image)
     }
 
+    /// The image as a PNG file.
+    #[cfg(any(feature = "mlflow", feature = "tensorboard"))]
+    pub(super) fn png(&self) -> Result<Vec<u8>> {
+        self.check()?;
+        let failed = |e| Error::data("the image cannot be written as PNG").with_source(e);
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, self.width, self.height);
+        encoder.set_color(match self.channels {
+            Channels::Gray => png::ColorType::Grayscale,
+            Channels::Rgb => png::ColorType::Rgb,
+            Channels::Rgba => png::ColorType::Rgba,
+        });
+        encoder.set_compression(png::Compression::Fast);
+        let mut writer = encoder.write_header().map_err(failed)?;
+        writer.write_image_data(&self.pixels).map_err(failed)?;
+        writer.finish().map_err(failed)?;
+        Ok(file)
+    }
+
     /// Whether it has as many pixels as it says.
-    pub(super) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let (width, height) = (self.width, self.height);
         if width == 0 || height == 0 {
             return Err(Error::data(format!(

@@ -4,12 +4,16 @@ mod csv;
 mod file;
 mod jsonl;
 mod media;
+#[cfg(feature = "mlflow")]
+mod mlflow;
 #[cfg(feature = "tensorboard")]
 mod tensorboard;
 
 pub use csv::CsvLogger;
 pub use jsonl::JsonlLogger;
 pub use media::{Channels, Histogram, Image, Media};
+#[cfg(feature = "mlflow")]
+pub use mlflow::{MlflowLogger, Sent, send_spooled};
 #[cfg(feature = "tensorboard")]
 pub use tensorboard::TensorBoardLogger;
 

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Part, TrainState};
 use crate::metric::Metrics;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::profiler::Phase;
 use crate::progress::Stage;
 use crate::signals::{self, Signal};
@@ -106,7 +107,7 @@ pub(crate) fn fit<M: TrainModule>(
         run.fabric.warn_of_layers(state)?;
     }
     if let Some((own, all)) = kept.filter(|_| run.prints()) {
-        eprintln!("zero1: each device keeps the optimizer state of {own} of {all} parameters");
+        say!("zero1: each device keeps the optimizer state of {own} of {all} parameters");
     }
     run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
     run.serve(state)?;

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::exact::Exact;
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::table;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ impl<M: TrainModule> Run<'_, M> {
     fn tell(&mut self, order: &Order, answer: &Answer) {
         if self.prints() && order.command != Command::Status {
             let refused = if answer.is_done { "" } else { "refused: " };
-            eprintln!("firebox ctl: {refused}{answer}");
+            say!("firebox ctl: {refused}{answer}");
         }
         if let Some(inbox) = &self.inbox {
             inbox.answer(order, answer);

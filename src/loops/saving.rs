@@ -6,6 +6,7 @@ use crate::checkpoint::{self, Checkpoint, Job, Part, Records, RunState};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::panics;
 use crate::profiler::Phase;
 use serde_json::Value;
@@ -217,7 +218,7 @@ fn hand_out<T>(
         }
     }
     for part in left {
-        eprintln!(
+        say!(
             "warning: the checkpoint has the state of a {what} `{}`, which this run does not have",
             part.name
         );

@@ -11,10 +11,13 @@ use crate::callback::{
 };
 use crate::config::{ProfilerMode, ProgressMode, TrainerConfig};
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "mlflow")]
+use crate::logger::MlflowLogger;
 #[cfg(feature = "tensorboard")]
 use crate::logger::TensorBoardLogger;
 use crate::logger::{CsvLogger, JsonlLogger, Logger};
 use crate::module::{TrainModule, short_type_name};
+use crate::output::say;
 use crate::panics;
 use crate::profiler::Profiler;
 use std::path::Path;
@@ -90,7 +93,7 @@ impl<M: TrainModule> Trainer<M> {
             let run = run_dir.and_then(Path::file_name).unwrap_or_default();
             let exporter = PrometheusExporter::bind(addr, &run.to_string_lossy())?;
             if config.progress != ProgressMode::Off {
-                eprintln!("metrics: http://{}/metrics", exporter.addr());
+                say!("metrics: http://{}/metrics", exporter.addr());
             }
             self.callbacks.push(Box::new(exporter));
         }
@@ -152,7 +155,7 @@ pub(super) fn write_profile(
         return Ok(());
     };
     if config.progress != ProgressMode::Off {
-        eprint!("{}", profile.render());
+        say!("{}", profile.render().trim_end());
     }
     if let Some(dir) = run_dir {
         let path = dir.join("profile.json");
@@ -175,6 +178,8 @@ fn logger(name: &str) -> Result<MakeLogger> {
         "tensorboard" => Ok(|dir| Ok(Box::new(TensorBoardLogger::new(dir)))),
         #[cfg(not(feature = "tensorboard"))]
         "tensorboard" => Err(not_built_in(name)),
+        #[cfg(feature = "mlflow")]
+        "mlflow" => Ok(|dir| Ok(Box::new(MlflowLogger::from_env(dir)?))),
         #[cfg(not(feature = "mlflow"))]
         "mlflow" => Err(not_built_in(name)),
         other => Err(Error::config(format!(

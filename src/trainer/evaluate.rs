@@ -12,7 +12,7 @@ use crate::loops::evaluate::{self, Prediction};
 use crate::metric::Metrics;
 use crate::module::{PredictModule, TrainModule};
 use crate::progress::Stage;
-use crate::{panics, table};
+use crate::{output, panics, table};
 use burn::tensor::backend::AutodiffBackend;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -180,7 +180,7 @@ impl<M: TrainModule> Trainer<M> {
                 .iter()
                 .map(|(name, value)| [name.to_owned(), table::number(value)])
                 .collect();
-            print!("{}", table::render(["metric", "value"], &rows));
+            output::print(&table::render(["metric", "value"], &rows));
         }
         Ok(metrics)
     }

@@ -29,6 +29,7 @@ use crate::loops::{Own, Run, fit};
 use crate::metric::Metrics;
 use crate::module::{TrainModule, short_type_name};
 use crate::optim::Optimizers;
+use crate::output::say;
 use crate::panics;
 use crate::profiler::Profiler;
 use crate::progress::{Progress, Stage};
@@ -225,7 +226,7 @@ impl<M: TrainModule> Trainer<M> {
         if let Some(precision) = fabric.format.chosen(config).filter(|_| world.is_root())
             && config.progress != ProgressMode::Off
         {
-            eprintln!("precision: {precision}");
+            say!("precision: {precision}");
         }
         M::Backend::seed(fabric.device(), config.seed);
         let dirs = self.callbacks.iter().filter_map(|c| c.checkpoint_dir());
@@ -307,6 +308,7 @@ impl<M: TrainModule> Trainer<M> {
             true => self.prepare_run_dir(resumed.as_ref())?,
             false => None,
         };
+        let inbox = run_dir.as_ref().map(RunDir::inbox);
         let run_dir = run_dir.as_ref().map(RunDir::path);
         let mut profiler = Profiler::default();
         if is_root {
@@ -314,8 +316,9 @@ impl<M: TrainModule> Trainer<M> {
             profiler = equipment::profiler(config, run_dir)?;
         }
         let ranks = ranks.with_profiler(&profiler);
-        let (stopped, metrics) =
-            self.run(config, &ranks, state, run_dir, resumed, data, loaders, plan)?;
+        let (stopped, metrics) = self.run(
+            config, &ranks, state, run_dir, inbox, resumed, data, loaders, plan,
+        )?;
         Ok((stopped, metrics, Left::by(&self.callbacks, run_dir)))
     }
 
@@ -327,6 +330,7 @@ impl<M: TrainModule> Trainer<M> {
         ranks: &Ranks<M::Backend>,
         state: &mut TrainState<M>,
         run_dir: Option<&Path>,
+        inbox: Option<Inbox>,
         resumed: Option<Resumed>,
         data: &impl DataModule<M>,
         loaders: &Loaders<M>,
@@ -349,7 +353,7 @@ impl<M: TrainModule> Trainer<M> {
         let mut run = Run::new(config, fabric, callbacks, loggers);
         run.run_dir = run_dir;
         run.hardware = self.hardware.clone();
-        run.inbox = run_dir.map(Inbox::open);
+        run.inbox = inbox;
         run.own = Own {
             hyper_parameters: self.hyper_parameters.clone(),
             data: Box::new(|| ask("save_state", || Ok(data.save_state()))),

@@ -6,6 +6,7 @@ use crate::config::{FastDevRun, ProgressMode, Resume, TrainerConfig};
 use crate::distributed::{Group, World};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::slurm;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,7 @@ pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resu
         return Ok(None);
     };
     if config.fast_dev_run.batches().is_some() {
-        eprintln!("note: `fast_dev_run` starts anew and leaves `resume` out");
+        say!("note: `fast_dev_run` starts anew and leaves `resume` out");
         return Ok(None);
     }
     let resumed = match resume {
@@ -46,9 +47,9 @@ pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resu
 pub(super) fn announce(config: &TrainerConfig, resumed: Option<&Resumed>) {
     match resumed {
         Some(resumed) if config.progress != ProgressMode::Off => {
-            eprintln!("{}", resumed.announce());
+            say!("{}", resumed.announce());
         }
-        None if config.resume.is_some() && config.fast_dev_run.batches().is_none() => eprintln!(
+        None if config.resume.is_some() && config.fast_dev_run.batches().is_none() => say!(
             "note: there is no checkpoint under `{}` to resume from; starting anew",
             config.run_dir.display()
         ),
@@ -133,7 +134,7 @@ fn newest(folders: &[Vec<Found>], strict: bool) -> Result<Option<Checkpoint>> {
         match Checkpoint::open(&found.path) {
             Ok(checkpoint) => {
                 if damaged.is_some() {
-                    eprintln!(
+                    say!(
                         "warning: going back to `{}`, the newest checkpoint that is whole",
                         found.path.display()
                     );
@@ -141,7 +142,7 @@ fn newest(folders: &[Vec<Found>], strict: bool) -> Result<Option<Checkpoint>> {
                 return Ok(Some(checkpoint));
             }
             Err(error) if error.kind() == ErrorKind::Corrupt && !strict => {
-                eprintln!("warning: {error}");
+                say!("warning: {error}");
                 damaged.get_or_insert(error);
             }
             Err(error) => return Err(error.context("resuming")),
@@ -253,7 +254,7 @@ fn check_seed(config: &TrainerConfig, checkpoint: &Checkpoint) -> Result<()> {
             progress.batch,
         )));
     }
-    eprintln!("warning: `seed` is {here}, and was {there} before this run was resumed");
+    say!("warning: `seed` is {here}, and was {there} before this run was resumed");
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 use super::resume::Resumed;
 use crate::checkpoint::{self, BURN_VERSION};
 use crate::config::TrainerConfig;
+use crate::control::Inbox;
 use crate::error::{Error, ErrorKind, Result};
+use crate::output::say;
 use crate::slurm;
 use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
@@ -19,6 +21,8 @@ pub(super) struct RunDir {
     path: PathBuf,
     /// Locked as long as the run goes on.
     launches: File,
+    /// Before it was locked.
+    started: SystemTime,
 }
 
 impl Drop for RunDir {
@@ -42,8 +46,18 @@ impl RunDir {
         }
         let path = goes_on.map_or_else(|| new_run_dir(config), Ok)?;
         let from = resumed.map(|resumed| resumed.checkpoint.path());
+        let started = SystemTime::now();
         let launches = add_launch(&path, config, from)?;
-        Ok(Self { path, launches })
+        Ok(Self {
+            path,
+            launches,
+            started,
+        })
+    }
+
+    /// Where `firebox ctl` leaves orders for this start of the run.
+    pub(super) fn inbox(&self) -> Inbox {
+        Inbox::open(&self.path, self.started)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -55,7 +69,7 @@ impl RunDir {
 /// be another user's, and is no reason not to train.
 pub(super) fn clean(checkpoints: &Path) {
     if let Err(error) = checkpoint::remove_leftovers(checkpoints) {
-        eprintln!("warning: {error}");
+        say!("warning: {error}");
     }
 }
 

@@ -52,6 +52,12 @@ enum Task {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Send what an MLflow server that was away has not been given.
+    #[cfg(feature = "mlflow")]
+    MlflowSend {
+        /// The run's folder
+        run_dir: PathBuf,
+    },
     /// Begin a project that trains: a model, data, a command line, CI and Dockerfiles.
     New {
         /// The folder to make; its name is that of the project
@@ -133,6 +139,8 @@ fn run(task: Task) -> Result<ExitCode> {
             let path = firebox::report::write_report(&runs, output.as_deref())?;
             println!("{}", path.display());
         }
+        #[cfg(feature = "mlflow")]
+        Task::MlflowSend { run_dir } => println!("{}", firebox::logger::send_spooled(&run_dir)?),
         Task::New { path, firebox } => new::project(&path, firebox.as_deref())?,
         Task::Completions { shell } => {
             let mut command = Arguments::command();

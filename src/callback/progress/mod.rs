@@ -8,6 +8,7 @@ use super::{BatchInfo, Callback, RunContext};
 use crate::error::{Error, Result};
 use crate::metric::Metrics;
 use crate::module::TrainModule;
+use crate::output::say;
 use crate::progress::Stage;
 use crate::table;
 use bar::Bar;
@@ -144,7 +145,7 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
     fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         self.finish();
         let validation = self.validation.iter().map(|(name, v)| (name.as_str(), *v));
-        eprintln!(
+        say!(
             "{}: {} batches in {:.1} s, {}",
             epoch_label(cx),
             cx.progress().batch,
@@ -158,9 +159,9 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
         let (progress, elapsed) = (cx.progress(), cx.elapsed().as_secs_f64());
         let rows = summary(cx.metrics());
         if !rows.is_empty() {
-            eprint!("{}", table::render(["value", "last"], &rows));
+            say!("{}", table::render(["value", "last"], &rows).trim_end());
         }
-        eprintln!(
+        say!(
             "{} epochs, {} steps, {} samples in {} s{}",
             progress.epoch,
             progress.global_step,

@@ -475,8 +475,12 @@ fn help_shows_every_setting_once() {
               Average the gradients of this many batches for one optimizer step [env: FIREBOX_ACCUMULATE_GRAD_BATCHES] [default: 1]
           --gradient-clip <CLIP>
               Clip gradients: to a global norm (`1.0` or `norm:1.0`), or each entry (`value:0.5`) [env: FIREBOX_GRADIENT_CLIP]
-          --log-grad-norms[=<BOOL>]
-              Log the gradients' norm of each of the model's parts, beside the global one [env: FIREBOX_LOG_GRAD_NORMS] [default: false]
+          --log-grad-norms[=<OF>]
+              Log the gradients' norm of each of the model's `parts`, or of each of its `layers`, beside the global one [env: FIREBOX_LOG_GRAD_NORMS] [default: off]
+          --log-histograms[=<BOOL>]
+              Give histograms of all parameters and gradients to the loggers that show them, with step values [env: FIREBOX_LOG_HISTOGRAMS] [default: false]
+          --log-system-metrics[=<BOOL>]
+              Log throughput, memory, use of the devices and energy with step values [env: FIREBOX_LOG_SYSTEM_METRICS] [default: false]
           --weight-averaging <AVERAGE>
               Average the weights over the steps: `ema:0.999`, or `swa` from 80 % of the epochs on [env: FIREBOX_WEIGHT_AVERAGING]
           --gradient-checkpointing[=<BOOL>]
@@ -489,6 +493,12 @@ fn help_shows_every_setting_once() {
               The folder under which each run makes its own `version_N` folder [env: FIREBOX_RUN_DIR] [default: runs]
           --progress <MODE>
               How progress is shown: `auto`, `bar`, `plain` lines, or `off` [env: FIREBOX_PROGRESS] [default: auto]
+          --dashboard[=<BOOL>]
+              Show a full screen with curves in place of the progress bar [env: FIREBOX_DASHBOARD] [default: false]
+          --profiler <MODE>
+              Tell where the time goes: `simple` for a table, `trace` for every span as well [env: FIREBOX_PROFILER]
+          --metrics-addr <ADDRESS>
+              Serve the run's values to Prometheus at this address (`127.0.0.1:9464`) [env: FIREBOX_METRICS_ADDR]
           --model-summary[=<BOOL>]
               Print the model's parts and their parameter counts at the start [env: FIREBOX_MODEL_SUMMARY] [default: true]
           --checkpointing[=<BOOL>]
@@ -506,7 +516,7 @@ fn help_shows_every_setting_once() {
           --resume-strict[=<BOOL>]
               Refuse to resume inexactly: from an older checkpoint because the newest is damaged, or with another seed [env: FIREBOX_RESUME_STRICT] [default: false]
           --logger <NAMES>
-              The loggers, by name, with commas between them; `none` for none [env: FIREBOX_LOGGER] [default: csv]
+              The loggers, with commas between them: csv, jsonl, tensorboard, mlflow; `none` for none [env: FIREBOX_LOGGER] [default: csv]
     "#);
 }
 

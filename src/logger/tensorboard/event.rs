@@ -1,8 +1,8 @@
 //! The events of TensorBoard, as protocol buffers. Field numbers are those of the files named, all
 //! below `tensorboard/` in TensorBoard's repository.
 
-use crate::error::{Error, Result};
-use crate::logger::{Channels, Histogram, Image};
+use crate::error::Result;
+use crate::logger::{Histogram, Image};
 use serde_json::Value;
 
 /// A message that is being written.
@@ -78,19 +78,7 @@ pub(super) fn histogram(name: &str, histogram: &Histogram) -> Message {
 
 /// `Summary.Image` in `compat/proto/summary.proto`, as PNG.
 pub(super) fn image(name: &str, image: &Image) -> Result<Message> {
-    image.check()?;
-    let failed = |e| Error::data("the image cannot be written as PNG").with_source(e);
-    let mut png = Vec::new();
-    let mut encoder = png::Encoder::new(&mut png, image.width, image.height);
-    encoder.set_color(match image.channels {
-        Channels::Gray => png::ColorType::Grayscale,
-        Channels::Rgb => png::ColorType::Rgb,
-        Channels::Rgba => png::ColorType::Rgba,
-    });
-    encoder.set_compression(png::Compression::Fast);
-    let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(&image.pixels).map_err(failed)?;
-    writer.finish().map_err(failed)?;
+    let png = image.png()?;
     let image = Message::default()
         .varint(1, u64::from(image.height))
         .varint(2, u64::from(image.width))

@@ -3,4 +3,5 @@
 mod callbacks;
 mod loggers;
 mod orders;
+mod outputs;
 mod profile;

@@ -8,6 +8,7 @@ use firebox::data::Loaders;
 use firebox::prelude::*;
 use firebox::{ErrorKind, StopReason};
 use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::time::Duration;
 
@@ -49,7 +50,14 @@ fn ordered<B: AutodiffBackend, T: Send>(
         .with_min_epochs(u32::MAX as u64)
         .with_log_every_n_steps(1000);
     std::thread::scope(|scope| {
-        let orders = scope.spawn(move || orders(&run));
+        let orders = scope.spawn(move || {
+            let given = catch_unwind(AssertUnwindSafe(|| orders(&run)));
+            given.unwrap_or_else(|panic| {
+                // The run would go on for ever.
+                order(&run, Command::Stop).unwrap();
+                resume_unwind(panic)
+            })
+        });
         let device = B::Device::default();
         let mut data = Loaders::new(gradients([1.0; 4])).with_val(gradients([3.0]));
         let outcome = Trainer::new(config, device.clone())
