@@ -21,6 +21,8 @@ struct Output {
     file: BufWriter<File>,
     /// Threads seen, by the number that events name them with.
     threads: Vec<std::thread::ThreadId>,
+    /// What a loader's thread does after the run is in no trace.
+    is_finished: bool,
     failed: Option<std::io::Error>,
 }
 
@@ -39,6 +41,7 @@ impl Trace {
             output: Mutex::new(Output {
                 file,
                 threads: Vec::new(),
+                is_finished: false,
                 failed,
             }),
         })
@@ -46,6 +49,9 @@ impl Trace {
 
     pub(super) fn add(&self, name: &str, start: Duration, took: Duration) {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        if output.is_finished {
+            return;
+        }
         let written = output.event(name, start, took);
         // Kept for the end: a trace is no reason to stop training.
         output.failed = output.failed.take().or(written.err());
@@ -57,6 +63,7 @@ impl Trace {
             file.write_all(b"\n]\n")?;
             file.flush()
         };
+        output.is_finished = true;
         let ended = end(&mut output.file);
         match output.failed.take().or(ended.err()) {
             None => Ok(()),
@@ -126,6 +133,7 @@ mod tests {
         let thread = thread.spawn(move || other.time(Phase::Load, || ()));
         thread.unwrap().join().unwrap();
         profiler.finish().unwrap();
+        profiler.time(Phase::Load, || ());
 
         let events: Vec<Value> =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -141,6 +149,6 @@ mod tests {
         // The other rank's spans are in the trace, not in the table.
         let profile = profiler.profile().unwrap();
         let table: Vec<_> = profile.phases.iter().map(|p| (p.name, p.count)).collect();
-        assert_eq!(table, [("callbacks", 1), ("validation", 1)]);
+        assert_eq!(table, [("load", 1), ("callbacks", 1), ("validation", 1)]);
     }
 }

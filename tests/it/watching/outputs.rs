@@ -29,7 +29,7 @@ fn run(runs: &Path, stdout: Stdio, stderr: Stdio, more: &[&str]) -> std::process
 fn assert_trained(runs: &Path) {
     let run = runs.join("version_0");
     let metrics = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
-    assert!(metrics.contains("val/loss"), "{metrics}");
+    assert!(metrics.contains("train/loss_epoch"), "{metrics}");
     let last = firebox::checkpoint::Checkpoint::open(run.join("checkpoints/last")).unwrap();
     assert_eq!(last.progress().epoch, 2);
 }
