@@ -97,8 +97,8 @@ pub(super) struct Phase {
     pub(super) name: String,
     pub(super) count: u64,
     pub(super) total_seconds: f64,
-    /// Of the wall time, from 0 to 1.
-    pub(super) share: f64,
+    /// Of the wall time, from 0 to 1; none for what ran beside.
+    pub(super) share: Option<f64>,
     pub(super) mean_ms: f64,
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,

@@ -293,11 +293,6 @@ fn profile(run: &Run) -> String {
         return String::new();
     };
     let rows = profile.phases.iter().map(|phase| {
-        let percent = phase.share * 100.0;
-        let bar = format!(
-            "<span style=\"width:{:.1}%\"></span>",
-            percent.clamp(0.0, 100.0)
-        );
         let times = [
             phase.total_seconds,
             phase.mean_ms,
@@ -305,7 +300,13 @@ fn profile(run: &Run) -> String {
             phase.p95_ms,
         ];
         let [total, mean, p50, p95] = times.map(|time| value("", time));
-        let share = format!("<span class=\"bar\">{bar}</span>{percent:.1} %");
+        let share = phase.share.map(|share| {
+            let percent = share * 100.0;
+            let width = percent.clamp(0.0, 100.0);
+            let bar = format!("<span style=\"width:{width:.1}%\"></span>");
+            format!("<span class=\"bar\">{bar}</span>{percent:.1} %")
+        });
+        let share = share.unwrap_or_else(|| "beside the run".to_owned());
         let count = phase.count.to_string();
         vec![escape(&phase.name), count, total, share, mean, p50, p95]
     });

@@ -516,7 +516,9 @@ const START: &str = "{\"started\":1796042075,\"firebox\":\"0.1.0\",\"burn\":\"0.
      \"config\":{\"max_steps\":null}}\n";
 
 const PROFILE: &str = "{\"wall_seconds\": 2.5, \"phases\": [{\"name\": \"<i>\", \"count\": 3, \
-     \"total_seconds\": 1.5, \"share\": 0.6, \"mean_ms\": 500.0, \"p50_ms\": 1e-5, \"p95_ms\": 2}]}";
+     \"total_seconds\": 1.5, \"share\": 0.6, \"mean_ms\": 500.0, \"p50_ms\": 1e-5, \"p95_ms\": 2}, \
+     {\"name\": \"load\", \"count\": 3, \"total_seconds\": 1.5, \"share\": null, \"mean_ms\": 500.0, \
+     \"p50_ms\": 500.0, \"p95_ms\": 500.0}]}";
 
 fn state(best: &str) -> String {
     let state = json!({

@@ -19,6 +19,7 @@ pub struct Dashboard {
     /// Takes over where there is no screen, and once it is closed.
     plain: Option<ProgressBar>,
     opened: Option<Opened>,
+    epoch_start: Option<Instant>,
 }
 
 /// The run when the dashboard was opened.
@@ -62,7 +63,8 @@ impl Dashboard {
     fn look(&mut self) {
         if self.screen.as_ref().is_some_and(Screen::closed_by_user) {
             self.close();
-            self.plain = Some(ProgressBar::plain());
+            let since = self.epoch_start.unwrap_or_else(Instant::now);
+            self.plain = Some(ProgressBar::plain_since(since));
         }
     }
 
@@ -107,6 +109,7 @@ macro_rules! or_plain {
 impl<M: TrainModule> Callback<M> for Dashboard {
     fn on_train_epoch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         self.open(cx)?;
+        self.epoch_start = Some(Instant::now());
         or_plain!(self, on_train_epoch_start, cx);
         let (progress, batch) = (cx.progress(), cx.batch());
         self.update(|model| {

@@ -15,8 +15,8 @@ impl Bar {
             None => ProgressBar::no_length(),
         };
         let template = match total {
-            Some(_) => "{prefix} {bar:30} {pos}/{len} {per_sec} eta {eta}  {msg}",
-            None => "{prefix} {spinner} {pos} {per_sec}  {msg}",
+            Some(_) => "{prefix} {bar:30} {pos}/{len} {per_sec} eta {eta}  {wide_msg}",
+            None => "{prefix} {spinner} {pos} {per_sec}  {wide_msg}",
         };
         // A template that indicatif cannot read only costs the looks.
         let style = ProgressStyle::with_template(template);

@@ -47,6 +47,15 @@ impl ProgressBar {
         Self::with_live(false)
     }
 
+    /// Plain lines from the middle of an epoch on, which began then.
+    #[cfg(all(unix, feature = "dashboard"))]
+    pub(super) fn plain_since(epoch_start: Instant) -> Self {
+        Self {
+            epoch_start,
+            ..Self::plain()
+        }
+    }
+
     fn with_live(live: bool) -> Self {
         Self {
             live: live && Bar::AVAILABLE,

@@ -182,6 +182,7 @@ fn histogram_json(histogram: &Histogram) -> String {
         "count": histogram.count,
         "sum": Exact(histogram.sum),
         "sum_of_squares": Exact(histogram.sum_of_squares),
+        "non_finite": histogram.non_finite,
         "buckets": buckets,
     })
     .to_string()

@@ -64,6 +64,9 @@ fn the_table_has_every_part<B: AutodiffBackend>() {
         let shares: f64 = shares.filter_map(|phase| phase["share"].as_f64()).sum();
         assert!(shares > 0.0 && shares <= 1.0, "{profile}");
         assert!(!run.join("trace.json").exists());
+        // The report reads it as it is.
+        let report = firebox::report::report(&[run]).unwrap();
+        assert!(report.contains("backward") && !report.contains("damaged"));
     }
 }
 

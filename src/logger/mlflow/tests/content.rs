@@ -16,19 +16,21 @@ fn settings_are_parameters_and_files() {
         .run_name("r")
         .tag("k", "v")
         .tag("k", "w");
-    let config = |lr: f64| {
-        let many = (0..150).map(|i| (format!("s{i:03}"), json!(i)));
-        TrainerConfig(many.chain([("lr".to_owned(), json!(lr))]).collect())
-    };
-    logger.log_config(&config(0.1)).unwrap();
+    let config = |seed| TrainerConfig::new().with_seed(seed);
+    let settings: toml::Table = config(1).to_toml().unwrap().parse().unwrap();
+    logger.log_config(&config(1)).unwrap();
+    let many = (0..150).map(|i| (format!("h{i:03}"), json!(i)));
+    let mut hyper_parameters: serde_json::Map<String, serde_json::Value> = many.collect();
+    hyper_parameters.insert("lr".to_owned(), json!(3));
+    hyper_parameters.insert("net".to_owned(), json!({"name": "wide"}));
     logger
-        .log_hyper_parameters(&json!({"lr": 3, "net": {"name": "wide"}}))
+        .log_hyper_parameters(&hyper_parameters.into())
         .unwrap();
     log_losses(&mut logger, 1..=1);
     finish(&mut logger);
     // A second fit goes on in the same run; only what has changed is told.
-    logger.log_config(&config(0.1)).unwrap();
-    logger.log_config(&config(0.2)).unwrap();
+    logger.log_config(&config(1)).unwrap();
+    logger.log_config(&config(2)).unwrap();
     log_losses(&mut logger, 2..=2);
     finish(&mut logger);
 
@@ -41,14 +43,14 @@ fn settings_are_parameters_and_files() {
     assert_eq!(run["tags"][0], json!({"key": "k", "value": "w"}));
     let params: Vec<_> = store.batches.iter().map(|batch| batch.1).collect();
     // What was taken although its answer was cut is found there.
-    assert_eq!(params, [100, 51, 2, 0, 0, 0]);
-    assert_eq!(store.params.len(), 153);
-    assert_eq!(store.params["trainer.lr"], "0.1");
+    assert_eq!(params, [settings.len(), 100, 52, 0, 0, 0]);
+    assert_eq!(store.params.len(), settings.len() + 152);
+    assert_eq!(store.params["trainer.seed"], "1");
     assert_eq!(
         (&*store.params["lr"], &*store.params["net.name"]),
         ("3", "wide")
     );
-    assert_eq!(store.tags["firebox.changed.trainer.lr"], "0.2");
+    assert_eq!(store.tags["firebox.changed.trainer.seed"], "2");
     let root = "0/0/artifacts";
     let files = ["config-v1.toml", "config.toml", "hyper_parameters.json"];
     let files = files.map(|name| format!("{root}/{name}"));
@@ -58,14 +60,14 @@ fn settings_are_parameters_and_files() {
     );
     assert_eq!(
         store.artifacts[&files[1]],
-        config(0.1).to_toml().unwrap().as_bytes()
+        config(1).to_toml().unwrap().as_bytes()
     );
     let statuses: Vec<_> = store.statuses.iter().map(|status| &*status.0).collect();
     assert_eq!(statuses, ["FINISHED", "RUNNING", "FINISHED"]);
     let said: Vec<_> = says.try_iter().collect();
     assert_eq!(said.len(), 1);
     assert!(
-        said[0].starts_with("note: `trainer.lr` is 0.2, and was 0.1"),
+        said[0].starts_with("note: `trainer.seed` is 2, and was 1"),
         "{}",
         said[0]
     );
@@ -89,6 +91,7 @@ fn texts_images_and_histograms_are_artifacts() {
         count: 3,
         sum: f64::NAN,
         sum_of_squares: 2.0,
+        non_finite: 0,
         buckets: vec![(1.0, 2.0), (f64::INFINITY, 1.0)],
     };
     let media = [
@@ -102,7 +105,7 @@ fn texts_images_and_histograms_are_artifacts() {
     let broken = Media::Image(Image { height: 3, ..image });
     let error = logger.log_media(8, "im", &broken).unwrap_err().to_string();
     assert!(
-        error.starts_with("`im` at step 8: an image of 1x3"),
+        error.starts_with("`im` at step 8: an image of 1 x 3 pixels"),
         "{error}"
     );
     finish(&mut logger);
