@@ -88,7 +88,7 @@ enum Placement<D> {
 pub struct FitOutcome<M> {
     /// The model after the last step.
     pub model: M,
-    /// The best checkpoint by the value that a [`ModelCheckpoint`] watches, if one does.
+    /// The best checkpoint by the value that a [`ModelCheckpoint`](crate::callback::ModelCheckpoint) watches, if one does.
     pub best_checkpoint: Option<PathBuf>,
     /// The checkpoint of the last step, if checkpoints are written.
     pub last_checkpoint: Option<PathBuf>,

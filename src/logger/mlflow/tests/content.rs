@@ -113,7 +113,8 @@ fn texts_images_and_histograms_are_artifacts() {
     let file = |name: &str| &*store.artifacts[&format!("0/0/artifacts/{name}")];
     assert_eq!(file("a%20b/%C3%BC/step-7.txt"), "größer".as_bytes());
     assert!(file("im/step-7.png").starts_with(b"\x89PNG\r\n\x1a\n"));
-    let expected = r#"{"min":0.5,"max":"inf","count":3,"sum":"NaN","sum_of_squares":2.0,"non_finite":0,"#;
+    let expected =
+        r#"{"min":0.5,"max":"inf","count":3,"sum":"NaN","sum_of_squares":2.0,"non_finite":0,"#;
     let expected = format!(r#"{expected}"buckets":[[1.0,2.0],["inf",1.0]]}}"#);
     assert_eq!(file("grad/step-7.json"), expected.as_bytes());
     assert_eq!(store.artifacts.len(), 3);
