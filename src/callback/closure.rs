@@ -24,7 +24,7 @@ pub enum Hook {
     FitEnd,
 }
 
-/// A function that runs at one hook.
+/// A function that runs at one hook; Lightning's `LambdaCallback`.
 ///
 /// ```
 /// # use firebox::testing::{Line, AutodiffBackend};
@@ -38,6 +38,7 @@ pub enum Hook {
 /// }))
 /// # }
 /// ```
+#[doc(alias = "LambdaCallback")]
 pub struct Closure<F> {
     hook: Hook,
     f: F,

@@ -22,6 +22,8 @@ pub struct ProgressBar {
     live: bool,
     bar: Option<Bar>,
     epoch_start: Instant,
+    /// The names to show, if not all.
+    chosen: Option<Vec<String>>,
     validation: Vec<(String, f64)>,
 }
 
@@ -47,6 +49,36 @@ impl ProgressBar {
         Self::with_live(false)
     }
 
+    /// Shows these values alone, in the bar and the lines.
+    ///
+    /// ```
+    /// # use firebox::testing::{Line, AutodiffBackend};
+    /// use firebox::callback::ProgressBar;
+    /// use firebox::prelude::*;
+    ///
+    /// # fn build<B: AutodiffBackend>(trainer: Trainer<Line<B>>) -> Trainer<Line<B>> {
+    /// trainer.with_callback(ProgressBar::new().metrics(["train/loss", "val/acc"]))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn metrics<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.chosen = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// `name value, name value`, shortest useful numbers, of what is to be shown.
+    fn show<'a>(&self, values: impl Iterator<Item = (&'a str, f64)>) -> String {
+        let is_chosen = |name: &str| {
+            let mut chosen = self.chosen.iter().flatten();
+            self.chosen.is_none() || chosen.any(|chosen| chosen == name)
+        };
+        let shown = values.filter(|(name, _)| is_chosen(name));
+        let shown: Vec<_> = shown
+            .map(|(name, value)| format!("{name} {}", table::number(value)))
+            .collect();
+        shown.join(", ")
+    }
+
     /// Plain lines from the middle of an epoch on, which began then.
     #[cfg(all(unix, feature = "dashboard"))]
     pub(super) fn plain_since(epoch_start: Instant) -> Self {
@@ -61,6 +93,7 @@ impl ProgressBar {
             live: live && Bar::AVAILABLE,
             bar: None,
             epoch_start: Instant::now(),
+            chosen: None,
             validation: Vec::new(),
         }
     }
@@ -74,7 +107,7 @@ impl ProgressBar {
 
     fn advance(&mut self, values: &Metrics) {
         if let Some(bar) = &self.bar {
-            bar.advance(&show(values.iter()));
+            bar.advance(&self.show(values.iter()));
         }
     }
 
@@ -83,14 +116,6 @@ impl ProgressBar {
             bar.finish();
         }
     }
-}
-
-/// `name value, name value`, shortest useful numbers.
-fn show<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> String {
-    let values: Vec<_> = values
-        .map(|(name, value)| format!("{name} {}", table::number(value)))
-        .collect();
-    values.join(", ")
 }
 
 /// What a run has come to: the last values of its epochs and validations.
@@ -159,7 +184,7 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
             epoch_label(cx),
             cx.progress().batch,
             self.epoch_start.elapsed().as_secs_f64(),
-            show(cx.results().iter().chain(validation)),
+            self.show(cx.results().iter().chain(validation)),
         );
         Ok(())
     }
@@ -185,5 +210,25 @@ impl<M: TrainModule> Callback<M> for ProgressBar {
     fn on_exception(&mut self, _cx: &mut RunContext<'_, M>, _error: &Error) -> Result<()> {
         self.finish();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_values_alone() {
+        let values = [
+            ("train/loss", 0.5),
+            ("train/grad_norm", 2.0),
+            ("val/acc", 0.25),
+        ];
+        let shown = |bar: ProgressBar| bar.show(values.into_iter());
+        let all = "train/loss 0.5000, train/grad_norm 2, val/acc 0.2500";
+        assert_eq!(shown(ProgressBar::plain()), all);
+        let two = ProgressBar::plain().metrics(["val/acc", "train/loss"]);
+        assert_eq!(shown(two), "train/loss 0.5000, val/acc 0.2500");
+        assert_eq!(shown(ProgressBar::plain().metrics(["none"])), "");
     }
 }
