@@ -374,7 +374,13 @@ fn survives(processes: usize, fault: Fault, whole: &[f64]) -> Output {
         // The rest leave the step before.
         _ => fault.batches,
     };
-    assert_eq!(last.progress().global_step, expected, "{fault:?}");
+    // Where the processors are busy, the signal may reach its handler a step later than it was sent.
+    let late = u64::from(matches!(fault.what, What::Terminated));
+    let steps = last.progress().global_step;
+    assert!(
+        (expected..=expected + late).contains(&steps),
+        "{fault:?}: {steps}"
+    );
 
     scenario.fault = None;
     scenario.config.resume = Some(Resume::Last);
