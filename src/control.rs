@@ -2,6 +2,7 @@
 //! them between two batches.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::write_whole;
 use crate::output::say;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -121,7 +122,7 @@ pub fn send(run_dir: &Path, command: &Command, patience: Duration) -> Result<Ans
         std::process::id()
     );
     let order = folder.join(format!("{id}.json"));
-    write_whole(&order, &json!(command))?;
+    write_whole(&order, json!(command).to_string().as_bytes())?;
     let answer = folder.join(format!("{id}.answer"));
     let start = Instant::now();
     loop {
@@ -172,12 +173,6 @@ fn is_over(run_dir: &Path) -> bool {
 fn since_1970(time: SystemTime) -> u128 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |time| time.as_nanos())
-}
-
-fn write_whole(path: &Path, value: &Value) -> Result<()> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, value.to_string()).and_then(|()| fs::rename(&new, path));
-    written.map_err(|e| Error::io("write", path, e))
 }
 
 /// Where a run finds its orders.
@@ -276,7 +271,8 @@ impl Inbox {
 
     fn put(&self, id: &str, answer: &Answer) {
         // Whoever asked will find out by waiting; the run is not to end for it.
-        if let Err(error) = write_whole(&self.folder.join(format!("{id}.answer")), &json!(answer)) {
+        let path = self.folder.join(format!("{id}.answer"));
+        if let Err(error) = write_whole(&path, json!(answer).to_string().as_bytes()) {
             say!("warning: an order cannot be answered: {error}");
         }
     }

@@ -40,6 +40,7 @@ pub mod config;
 pub mod control;
 pub mod error;
 mod exact;
+mod files;
 mod mode;
 mod monitor;
 mod output;

@@ -3,7 +3,6 @@
 use super::{Callback, RunContext};
 use crate::error::{Error, Result};
 use crate::module::TrainModule;
-use crate::progress::Stage;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -68,11 +67,9 @@ impl<M: TrainModule> Callback<M> for Timer {
     }
 
     fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.stage() == Stage::Train {
-            let trained = cx.elapsed().saturating_sub(self.times.validated);
-            cx.log("timer/train", trained.as_secs_f64());
-            cx.log("timer/validate", self.times.validated.as_secs_f64());
-        }
+        let trained = cx.elapsed().saturating_sub(self.times.validated);
+        cx.log("timer/train", trained.as_secs_f64());
+        cx.log("timer/validate", self.times.validated.as_secs_f64());
         Ok(())
     }
 

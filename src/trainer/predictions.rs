@@ -1,6 +1,7 @@
 //! Predictions in files.
 
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::loops::evaluate::Prediction;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -138,10 +139,8 @@ impl PredictionWriter {
         }
         all.sort_by_key(|(order, _)| *order);
         let path = self.folder.join("predictions.jsonl");
-        let new = path.with_extension("new");
         let text: String = all.into_iter().map(|(_, line)| line + "\n").collect();
-        let done = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
-        done.map_err(|e| Error::io("write", &path, e))?;
+        write_whole(&path, text.as_bytes())?;
         Ok(path)
     }
 }

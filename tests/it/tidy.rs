@@ -32,6 +32,7 @@ const LAYERS: &[&[&str]] = &[
         "signals",
         "slurm",
     ],
+    &["files"],
     &["error", "exact", "mode", "output", "progress", "table"],
 ];
 

@@ -1,8 +1,9 @@
 //! Points that were logged after the checkpoint to which a run has gone back.
 
-use super::spool::{Entry, Lines, Points, Position, Spool, beside, write_whole};
+use super::spool::{Entry, Lines, Points, Position, Spool, beside};
 use crate::error::{Error, Result};
 use crate::exact::Exact;
+use crate::files::write_whole;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;

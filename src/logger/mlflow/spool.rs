@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::exact::Exact;
+use crate::files::write_whole;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -281,14 +282,6 @@ pub(super) fn beside(spool: &Path, ending: &str) -> PathBuf {
     let name = spool.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(SUFFIX).unwrap_or(&name);
     spool.with_file_name(format!("{stem}.{ending}"))
-}
-
-/// Replaces a file at once.
-pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!("{name}.tmp"));
-    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-    written.map_err(|e| Error::io("write", path, e))
 }
 
 /// The offset after the last line end: what follows was not written to its end.
