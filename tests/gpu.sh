@@ -15,8 +15,9 @@ build() {
     cargo build --locked --release --no-default-features --features "$features" \
         --bin firebox --example mnist
     local test
-    test=$(cargo test --locked --release --no-default-features --features "$features" --no-run \
-        --test it 2>&1 | tee /dev/stderr | sed -n 's/.*Executable.*(\(.*\))/\1/p')
+    test=$(cargo rustc --locked --release --no-default-features --features "$features" \
+        --test it --message-format json-render-diagnostics -- --cfg cuda_tests |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | grep /it-)
     rm -rf "$programs" && mkdir -p "$programs"
     strip -o "$programs/firebox" target/release/firebox
     strip -o "$programs/mnist" target/release/examples/mnist

@@ -144,6 +144,10 @@ impl<B: Backend, O: Send + 'static> Loader<B, O> {
     /// Loads in that many threads, ahead of the caller; 0 is in the caller's thread. Default: 0.
     ///
     /// A stream has one reader, so that it uses one thread at most.
+    ///
+    /// On a GPU with a backend that no accelerator of firebox has set up, call
+    /// `firebox_backend::cubecl::share_streams` before the first tensor is made, or leave this at 0:
+    /// CubeCL 0.10 may overwrite what another thread has made before it is read.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         let most = self.num_samples().map_or(1, |_| usize::MAX);

@@ -10,8 +10,8 @@ use crate::panics;
 
 /// A fixed number of threads, started at the first job and joined when the pool is dropped.
 ///
-/// They live as long as the loader and not for one epoch, because GPU runtimes keep a stream and a
-/// memory pool for every thread that ever made a tensor. Jobs start in the order they are given.
+/// They live as long as the loader and not for one epoch, because GPU runtimes may keep a stream and
+/// a memory pool for every thread that ever made a tensor. Jobs start in the order they are given.
 pub(super) struct Workers {
     count: usize,
     running: Mutex<Option<Running>>,

@@ -29,6 +29,7 @@ mod search;
 #[cfg(unix)]
 mod signals;
 mod stopping;
+mod streams;
 #[cfg(feature = "tensorboard")]
 mod tensorboard;
 mod tidy;

@@ -27,6 +27,8 @@ macro_rules! on_each_backend {
         on_each_backend!(@ flex, "flex", firebox_flex::Flex, $($test),*);
         on_each_backend!(@ ndarray, "ndarray", firebox_ndarray::NdArray, $($test),*);
         on_each_backend!(@ wgpu, "wgpu", firebox_wgpu::Wgpu, $($test),*);
+        // Compiled only where there may be such a GPU: `tests/gpu.sh`.
+        #[cfg(cuda_tests)]
         on_each_backend!(@ cuda, "cuda", firebox_cuda::Cuda, $($test),*);
     };
     (@ $module:ident, $feature:literal, $accelerator:ty, $($test:ident),*) => {
@@ -36,7 +38,11 @@ macro_rules! on_each_backend {
 
             $(#[test] fn $test() {
                 match <$accelerator>::probe() {
-                    Ok(_) => super::$test::<<$accelerator as Accelerator>::Backend>(),
+                    Ok(devices) => {
+                        // Sets the hardware up as a launch does.
+                        let _ = <$accelerator>::device(devices[0].id);
+                        super::$test::<<$accelerator as Accelerator>::Backend>()
+                    }
                     Err(why) => eprintln!("skipped: {why}"),
                 }
             })*

@@ -4,6 +4,8 @@
 //! a probe that says what devices are there without touching them. firebox asks the probe first
 //! and creates a device only once it has been chosen.
 
+#[cfg(feature = "cubecl")]
+pub mod cubecl;
 mod device;
 pub mod host;
 

@@ -6,7 +6,7 @@ mod probe;
 use burn::backend::Autodiff;
 use burn_cuda::CudaDevice;
 use firebox_autocast::Autocast;
-use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
+use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, cubecl};
 use nvml_wrapper::Nvml;
 
 /// NVIDIA graphics processors, with autodiff.
@@ -25,6 +25,7 @@ impl Accelerator for Cuda {
     }
 
     fn device(id: usize) -> CudaDevice {
+        cubecl::share_streams();
         CudaDevice::new(id)
     }
 

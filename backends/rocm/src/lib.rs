@@ -6,7 +6,7 @@ mod probe;
 use burn::backend::Autodiff;
 use burn_rocm::RocmDevice;
 use firebox_autocast::Autocast;
-use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
+use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, cubecl};
 
 /// AMD graphics processors, with autodiff.
 ///
@@ -25,6 +25,7 @@ impl Accelerator for Rocm {
     }
 
     fn device(id: usize) -> RocmDevice {
+        cubecl::share_streams();
         RocmDevice::new(id)
     }
 

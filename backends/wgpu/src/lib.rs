@@ -7,7 +7,7 @@ use adapter::Found;
 use burn::backend::Autodiff;
 use burn_wgpu::WgpuDevice;
 use firebox_autocast::Autocast;
-use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable};
+use firebox_backend::{Accelerator, DeviceInfo, DeviceStats, Kind, Unavailable, cubecl};
 use std::sync::OnceLock;
 
 // The kernel compilers store Booleans differently; each of these is Burn's choice for its compiler.
@@ -40,6 +40,7 @@ impl Accelerator for Wgpu {
     }
 
     fn device(id: usize) -> WgpuDevice {
+        cubecl::share_streams();
         let found = found().as_ref().ok().and_then(|found| found.get(id));
         found.map_or(WgpuDevice::DefaultDevice, |found| found.device.clone())
     }
