@@ -67,8 +67,9 @@ fn train<B: AutodiffBackend>(fabric: &Fabric<B>, config: &TrainerConfig) -> Resu
             println!("epoch {epoch}: loss {:.5}", sums[0] / sums[1]);
         }
     }
+    let model = fabric.finish(state)?;
     if fabric.rank() == 0 {
-        println!("trained {} parameters", state.into_model()?.num_params());
+        println!("trained {} parameters", model.num_params());
     }
     Ok(())
 }

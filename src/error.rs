@@ -121,6 +121,11 @@ impl Error {
         self
     }
 
+    /// What failed afterwards.
+    pub(crate) fn later(&self) -> &[Error] {
+        &self.0.later
+    }
+
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

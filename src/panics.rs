@@ -31,9 +31,19 @@ pub(crate) fn catch_as<T>(
     DEPTH.set(DEPTH.get() - 1);
     outcome.unwrap_or_else(|payload| {
         let place = PLACE.take().map(|place| format!(" (at {place})"));
+        let payload = match payload.downcast::<Error>() {
+            Ok(error) => return Err(*error),
+            Err(payload) => payload,
+        };
         let message = message(&*payload);
         Err(error(format!("{message}{}", place.unwrap_or_default())))
     })
+}
+
+/// Leaves code that cannot return errors, such as an operation of a model, with one: `catch` gives
+/// it back as it is. The panic hook is left out: nothing is wrong with the program.
+pub(crate) fn leave_with(error: Error) -> ! {
+    panic::resume_unwind(Box::new(error))
 }
 
 /// Keeps the default hook from printing what `catch` reports; every other panic is left to the
@@ -74,6 +84,14 @@ mod tests {
             "{text}"
         );
         assert_eq!(error.kind(), ErrorKind::User);
+    }
+
+    #[test]
+    fn an_error_from_code_without_results_stays_what_it_is() {
+        let error = Error::data("none").context("row 3");
+        let caught = catch::<()>(ErrorKind::User, || leave_with(error)).unwrap_err();
+        assert_eq!(caught.to_string(), "row 3: none");
+        assert_eq!(caught.kind(), ErrorKind::Data);
     }
 
     #[test]

@@ -275,6 +275,11 @@ impl Group {
         self.room.fail(error);
     }
 
+    /// This rank is done: whoever of its process waits for it fails at once.
+    pub(crate) fn leave(&self) {
+        self.room.leave(self.local);
+    }
+
     /// An error marked with this rank, unless it comes from another one.
     pub(crate) fn marked(&self, error: Error) -> Error {
         match error.kind() {

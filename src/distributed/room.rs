@@ -27,6 +27,8 @@ pub(super) struct Room {
 #[derive(Default)]
 struct State {
     rounds: Vec<Round>,
+    /// The replicas that come to no further meeting.
+    gone: Vec<usize>,
     failure: Option<Failure>,
 }
 
@@ -97,6 +99,7 @@ impl Room {
                 self.changed.notify_all();
                 return Ok(items);
             }
+            self.miss_the_gone(state)?;
             done
         };
         let started = Instant::now();
@@ -125,6 +128,30 @@ impl Room {
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// A replica is done, and comes to no further meeting.
+    pub(super) fn leave(&self, replica: usize) {
+        let mut state = self.lock();
+        state.gone.push(replica);
+        // What others wait for is theirs to report.
+        let _ = self.miss_the_gone(state);
+    }
+
+    /// Ends the waiting for replicas that do not come any more.
+    fn miss_the_gone(&self, state: MutexGuard<'_, State>) -> Result<()> {
+        let Some(gone) = state.missed() else {
+            return Ok(());
+        };
+        drop(state);
+        self.fail(Error::new(
+            ErrorKind::Aborted,
+            format!(
+                "replica {gone} has ended, and others wait for it; all must take the same steps, and \
+                 end together"
+            ),
+        ));
+        self.lock().check()
     }
 
     /// Lets nobody wait any longer. The first failure counts; whether it is this one.
@@ -177,6 +204,15 @@ impl State {
             done: Arc::default(),
         });
         self.rounds.len() - 1
+    }
+
+    /// One of the gone that a meeting is not complete without.
+    fn missed(&self) -> Option<usize> {
+        let is_missing = |gone: &&usize| {
+            let missing = |round: &Round| round.items.get(**gone).is_some_and(Option::is_none);
+            self.rounds.iter().any(missing)
+        };
+        self.gone.iter().find(is_missing).copied()
     }
 
     fn late(&self, done: &Arc<OnceLock<Items>>, timeout: Duration) -> Error {

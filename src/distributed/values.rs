@@ -64,6 +64,13 @@ impl Values {
         }
     }
 
+    /// Brings the numbers into 64 bits.
+    pub(crate) fn widen(&mut self) {
+        if let Self::F32(values) = self {
+            *self = Self::F64(values.iter().copied().map(f64::from).collect());
+        }
+    }
+
     /// Multiplies all numbers and returns the sum of their squares.
     pub(crate) fn scale(&mut self, factor: f64) -> f64 {
         match self {

@@ -122,7 +122,8 @@ fn connect() -> Result<Option<(Arc<dyn Link>, String)>> {
     Ok(None)
 }
 
-/// How long processes wait for one another at the end of a run: long enough for a last checkpoint.
+/// How long processes wait for one another at the end of a run that was cut short: long enough for a
+/// last checkpoint.
 const PARTING: Duration = Duration::from_secs(8);
 
 /// How this process marks its lines, if it is one of several and not the first.
@@ -132,15 +133,17 @@ pub(crate) fn mark() -> Option<String> {
 }
 
 /// Ends the part of this process in a run; if the run has failed, that of all processes, once the
-/// first of them has done what there is left to do.
-pub(crate) fn leave(failure: Option<&Error>) {
+/// first of them has done what there is left to do. After a run that came to its end, the others
+/// may have as much to do as the `patience` allows: a launcher that finds a process gone too early
+/// ends them all.
+pub(crate) fn leave(failure: Option<&Error>, patience: Option<Duration>) {
     let Ok(Some((link, _))) = connect() else {
         return;
     };
     if let Some(error) = failure {
         link.fail(error);
     }
-    link.part(PARTING);
+    link.part(patience.unwrap_or(PARTING));
     match failure {
         Some(error) => link.abort(error.exit_code().into()),
         None => end(),

@@ -55,7 +55,7 @@ pub(super) fn measure<B: AutodiffBackend>(
             ));
         };
         let value = numbers(loss.clone());
-        let gradients = Gradients::of_loss(&model, loss, Factors::new(1.0, None), true)?;
+        let gradients = Gradients::of_loss(&model, loss, Factors::new(None), true)?;
         let mut found = ReadGradients {
             from: gradients.into(),
             found: Vec::new(),

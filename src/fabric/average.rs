@@ -1,29 +1,28 @@
 //! A model's gradients and parameters as lists of numbers that ranks share, and back.
 
+use super::weights::Weighted;
 use crate::accelerators::on_host;
 use crate::distributed::{Group, Mean, Pieces, Share, Values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::module::TrainModule;
 use crate::optim::Gradients;
+use crate::panics;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use std::vec::IntoIter;
 
-/// The mean of all ranks' gradients, which are multiplied by their weights and sum up to `weight`,
-/// and the first rank's note. None if nothing weighs anything.
+/// The mean of all ranks' gradients, and the first rank's note. None if nothing weighs anything.
 pub(super) fn mean<M: TrainModule>(
     model: &M,
-    gradients: Option<Gradients>,
-    weight: f64,
+    mine: Weighted,
     note: Vec<f64>,
     group: &Group,
 ) -> Result<(Option<Gradients>, Vec<f64>)> {
-    let pieces = gradients.map_or(Ok(Vec::new()), |g| taken(model, g))?;
     let mean = group.mean(Share {
-        pieces,
-        weight,
+        weight: mine.weight * mine.first,
+        pieces: taken(model, mine.gradients, mine.first)?,
         note,
     })?;
     let Mean {
@@ -54,30 +53,49 @@ fn drain<M: TrainModule>(model: &M) -> Result<()> {
     Ok(())
 }
 
-/// Σ of all ranks' gradients, and of what they weigh.
-pub(super) fn sum<M: TrainModule>(
-    model: &M,
-    gradients: Option<Gradients>,
-    weight: f64,
-    group: &Group,
-) -> Result<(Option<Gradients>, f64)> {
-    let pieces = gradients.map_or(Ok(Vec::new()), |g| taken(model, g))?;
-    let sum = group.sum(pieces, weight)?;
+/// Σ of all ranks' gradients, and of what they weigh, relative to the same as before.
+pub(super) fn sum<M: TrainModule>(model: &M, mine: Weighted, group: &Group) -> Result<Weighted> {
+    let Weighted {
+        gradients,
+        weight,
+        first,
+    } = mine;
+    let pieces = taken(model, gradients, first)?;
+    let mut sum = group.sum(pieces, weight * first)?;
+    if first != 1.0 {
+        let pieces = sum.pieces.iter_mut().zip(&mut sum.squares);
+        for (piece, squares) in pieces {
+            *squares = piece.as_mut().map_or(0.0, |piece| piece.scale(1.0 / first));
+        }
+    }
     let gradients = match sum.pieces.iter().any(Option::is_some) {
         true => Some(given(model, sum.pieces, &sum.squares)?),
         false => None,
     };
-    Ok((gradients, sum.weight))
+    Ok(Weighted {
+        gradients,
+        weight: sum.weight / first,
+        first,
+    })
 }
 
-/// Every gradient's numbers, in the order in which the model is visited.
-fn taken<M: TrainModule>(model: &M, gradients: Gradients) -> Result<Pieces> {
+/// Every gradient's numbers times `factor`, in the order in which the model is visited.
+fn taken<M: TrainModule>(model: &M, gradients: Option<Gradients>, factor: f64) -> Result<Pieces> {
+    let Some(gradients) = gradients else {
+        return Ok(Pieces::new());
+    };
     let mut take = Take {
         from: gradients.into(),
         pieces: Pieces::new(),
         error: None,
     };
     model.visit(&mut take);
+    if factor != 1.0 {
+        // Here and not on the device, where there may be 16 bits only.
+        for piece in take.pieces.iter_mut().flatten() {
+            piece.scale(factor);
+        }
+    }
     match take.error {
         Some(error) => Err(error),
         None => Ok(take.pieces),
@@ -299,7 +317,13 @@ pub(crate) fn replica<M: TrainModule>(model: &M, device: &Device<M::Backend>) ->
         // Most backends cannot copy from one device to another but through the host.
         true => copy.map(&mut ThroughHost { device }),
     };
-    Ok(copy.fork(device))
+    panics::catch(ErrorKind::Backend, || Ok(copy.fork(device))).map_err(|e| {
+        e.context(format!(
+            "copying the model to {device:?}; what is not a parameter (a tensor as a plain field) \
+             goes there without the host, which not every backend can do: hold it as a `Param`, \
+             or train on one device"
+        ))
+    })
 }
 
 struct ThroughHost<'a, D> {
@@ -313,5 +337,19 @@ impl<B: Backend> ModuleMapper<B> for ThroughHost<'_, B::Device> {
             let new = Tensor::from_data(old.into_data(), (self.device, dtype));
             if requires { new.require_grad() } else { new }
         })
+    }
+
+    fn map_int<const D: usize>(
+        &mut self,
+        param: Param<Tensor<B, D, Int>>,
+    ) -> Param<Tensor<B, D, Int>> {
+        param.map(|old| Tensor::from_data(old.to_data(), (self.device, old.dtype())))
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<B, D, Bool>>,
+    ) -> Param<Tensor<B, D, Bool>> {
+        param.map(|old| Tensor::from_data(old.into_data(), self.device))
     }
 }

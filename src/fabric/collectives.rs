@@ -194,6 +194,9 @@ fn rank<B: AutodiffBackend, T>(
     run: &impl Fn(&Fabric<B>) -> Result<T>,
 ) -> Result<T> {
     let done = panics::catch(ErrorKind::User, || run(fabric));
+    if done.is_ok() {
+        fabric.group.leave();
+    }
     done.map_err(|error| {
         if fabric.group.is_alone() {
             return error;

@@ -1,6 +1,7 @@
 //! Steps by hand, on one rank or several.
 
 use super::state::rescale;
+use super::weights::Weighted;
 use super::{Fabric, Part, TrainState, average};
 use crate::error::{ErrorKind, Result};
 use crate::module::{StepContext, TrainModule};
@@ -26,16 +27,23 @@ impl<B: AutodiffBackend> Fabric<B> {
         } else {
             context.samples() as f64
         };
+        let first = self.first_weight(weight);
         let mean = |model: &M, group: &str, gradients, rates| {
             if is_alone {
                 return Ok((Some(gradients), rates));
             }
             self.announce(part, Some(group))?;
-            average::mean(model, Some(gradients), weight, rates, &self.group)
+            let mine = Weighted {
+                gradients: Some(gradients),
+                weight: weight / first,
+                first,
+            };
+            average::mean(model, mine, rates, &self.group)
         };
         let (optimizers, scaler) = (&mut state.optimizers, &mut state.scaler);
         let mut stepper = |model: M, group: &str, loss| {
-            let gradients = self.gradients(&model, loss, weight, scaler.as_ref(), true)?;
+            let factors = self.factors(weight, first, scaler.as_ref());
+            let gradients = self.gradients(&model, loss, factors, scaler.is_some(), true)?;
             // The optimizers compute in the parameters' own format.
             let (model, outcome) = as_given(|| {
                 let rates = optimizers.rates();
@@ -72,7 +80,12 @@ impl<B: AutodiffBackend> Fabric<B> {
         while let Some(group) = self.announce(part, None)? {
             let model = state.present()?.clone();
             let rates = state.optimizers.rates();
-            let (mean, rates) = average::mean(&model, None, 0.0, rates, &self.group)?;
+            let none = Weighted {
+                gradients: None,
+                weight: 0.0,
+                first: 1.0,
+            };
+            let (mean, rates) = average::mean(&model, none, rates, &self.group)?;
             let rules = self.rules_with(state.scaler.as_ref());
             let (stepped, outcome) = state
                 .optimizers

@@ -11,6 +11,7 @@ mod manual;
 mod pruning;
 mod state;
 mod strategy;
+mod weights;
 
 pub(crate) use average::replica;
 pub use collectives::Reduce;
@@ -38,6 +39,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{FloatDType, Tensor};
 use firebox_autocast::{Finding, Pass, What, in_pass, watch};
 use std::time::Duration;
+use weights::Weighted;
 
 /// The parts of a training step bound together: device, seed, clipping. You keep the loop.
 ///
@@ -113,6 +115,8 @@ pub(crate) struct Part {
     samples: usize,
     /// The position of its first sample in the whole batch.
     first_sample: usize,
+    /// How many samples the whole batch has.
+    batch_samples: usize,
     /// How many ranks have samples of it: the first ones. At most 1 where that is not known.
     among: usize,
     /// Whether all ranks have.
@@ -127,6 +131,7 @@ impl Part {
             batch: batch.index,
             samples: batch.samples,
             first_sample: if is_whole { 0 } else { first },
+            batch_samples: batch.global_samples,
             among,
             is_full: among == group.size(),
         }
@@ -321,6 +326,7 @@ impl<B: AutodiffBackend> Fabric<B> {
             batch: part.batch,
             samples: part.samples,
             first_sample: part.first_sample,
+            batch_samples: part.batch_samples,
             sum: sum.then(|| self.group.sum_among(part.among)),
         };
         within(context, || self.format.within(pass))
@@ -352,46 +358,50 @@ impl<B: AutodiffBackend> Fabric<B> {
         if weight == 0.0 && !context::is_synchronized() {
             return Ok(());
         }
-        // Relative to the first batch of the group: a group of one needs no scaling at all. Ranks
-        // add up what they have, so there it is the weight itself.
-        let first = if self.group.is_alone() { weight } else { 1.0 };
-        let factor = weight / *state.first_weight.get_or_insert(first);
+        let first = *state.first_weight.get_or_insert(self.first_weight(weight));
         let gradients = match value {
             LossValue::Gradients(gradients) | LossValue::Recomputed { gradients, .. } => {
-                match factor == 1.0 {
+                self.check_unweighted()?;
+                match weight == first {
                     true => gradients.into(),
-                    false => Gradients::from(gradients).scale(state.present()?, factor),
+                    false => Gradients::from(gradients).scale(state.present()?, weight / first),
                 }
             }
             LossValue::Tensor(loss) => {
                 let (model, scaler) = (state.present()?, state.scaler.as_ref());
-                self.gradients(model, loss, factor, scaler, self.group.is_alone())?
+                let factors = self.factors(weight, first, scaler);
+                self.gradients(
+                    model,
+                    loss,
+                    factors,
+                    scaler.is_some(),
+                    self.group.is_alone(),
+                )?
             }
         };
         state.gradients = Some(match state.gradients.take() {
             None => gradients,
             Some(sum) => sum.add(state.present()?, gradients),
         });
-        state.weight += factor;
+        state.weight += weight / first;
         Ok(())
     }
 
-    /// The gradients of a loss that counts `weight` times.
+    /// The gradients of a loss; where it `is_scaled`, they may overflow.
     fn gradients<M: TrainModule<Backend = B>>(
         &self,
         model: &M,
         loss: Tensor<B, 1>,
-        weight: f64,
-        scaler: Option<&Scaler>,
+        factors: Factors,
+        is_scaled: bool,
         are_final: bool,
     ) -> Result<Gradients> {
-        let factors = Factors::new(weight, scaler.map(Scaler::scale));
         self.format.within(|| {
             let loss = match self.format.is_mixed() {
                 true => loss.cast(FloatDType::F32),
                 false => loss,
             };
-            if self.rules.detect_anomaly && scaler.is_some() {
+            if self.rules.detect_anomaly && is_scaled {
                 check_loss(&loss)?;
             }
             let pass = || Gradients::of_loss(model, loss, factors, are_final);
@@ -446,15 +456,19 @@ impl<B: AutodiffBackend> Fabric<B> {
     fn step<M: TrainModule<Backend = B>>(&self, state: &mut TrainState<M>) -> Result<StepOutcome> {
         let rates = state.optimizers.rates();
         if let Some(every) = self.local_steps() {
-            let rates = self.group.broadcast(rates)?;
-            let (gradients, weight) = self.take_gradients(state)?;
+            let rates = self.first_rates(rates)?;
+            let Weighted {
+                gradients,
+                weight,
+                first,
+            } = state.take_gradients();
             let gradients = match gradients.filter(|_| weight > 0.0) {
                 Some(gradients) => Some(gradients.scale(state.present()?, 1.0 / weight)),
                 None => None,
             };
             let update = || self.update(state, gradients, &rates);
             let outcome = self.time(Phase::Optimizer, update)?;
-            return self.after_local_step(state, outcome, weight, every);
+            return self.after_local_step(state, outcome, weight * first, every);
         }
         let (gradients, rates) = match self.group.is_alone() {
             true => self.averaged(state, rates)?,
@@ -497,69 +511,6 @@ impl<B: AutodiffBackend> Fabric<B> {
         };
         rescale(state.scaler.as_mut(), outcome)?;
         Ok(outcome)
-    }
-
-    /// The mean of the gradients added so far, on all ranks, and the first rank's learning rates.
-    fn averaged<M: TrainModule<Backend = B>>(
-        &self,
-        state: &mut TrainState<M>,
-        rates: Vec<f64>,
-    ) -> Result<(Option<Gradients>, Vec<f64>)> {
-        let (gradients, weight) = self.take_gradients(state)?;
-        let model = state.present()?;
-        match gradients {
-            gradients if !self.group.is_alone() => {
-                average::mean(model, gradients, weight, rates, &self.group)
-            }
-            Some(gradients) if weight != 1.0 => {
-                Ok((Some(gradients.scale(model, 1.0 / weight)), rates))
-            }
-            gradients => Ok((gradients, rates)),
-        }
-    }
-
-    /// The gradients added so far and what they weigh: among several ranks by the weights
-    /// themselves, alone in relation to the first.
-    fn take_gradients<M: TrainModule<Backend = B>>(
-        &self,
-        state: &mut TrainState<M>,
-    ) -> Result<(Option<Gradients>, f64)> {
-        let weight = std::mem::take(&mut state.weight);
-        let first = state.first_weight.take().unwrap_or(1.0);
-        let gradients = state.gradients.take();
-        match gradients {
-            // The group began on one device, before the run was resumed on several.
-            Some(gradients) if first != 1.0 && !self.group.is_alone() => {
-                let gradients = gradients.scale(state.present()?, first);
-                Ok((Some(gradients), weight * first))
-            }
-            gradients => Ok((gradients, weight)),
-        }
-    }
-
-    /// Leaves with the first rank what all of them have of an unfinished step (`in_group`), and of
-    /// the optimizers' state.
-    pub(crate) fn collect<M: TrainModule<Backend = B>>(
-        &self,
-        state: &mut TrainState<M>,
-        in_group: bool,
-    ) -> Result<()> {
-        self.unite(state)?;
-        if self.is_sharded() {
-            self.collect_optimizers(state)?;
-        }
-        if !in_group {
-            return Ok(());
-        }
-        let (gradients, weight) = self.take_gradients(state)?;
-        let sum = average::sum(state.present()?, gradients, weight, &self.group)?;
-        if self.group.is_root() {
-            let (gradients, weight) = sum;
-            state.first_weight = gradients.is_some().then_some(1.0);
-            state.weight = weight;
-            state.gradients = gradients;
-        }
-        Ok(())
     }
 
     /// Checks that all ranks have the same parameters, bit by bit.

@@ -96,11 +96,19 @@ impl<M: TrainModule> TrainState<M> {
             .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
     }
 
-    /// Ends training; the model, under the same condition as [`model`](Self::model).
+    /// Ends training; the model, under the same condition as [`model`](Self::model). On several
+    /// devices, end with [`Fabric::finish`](crate::Fabric::finish).
     ///
     /// # Errors
-    /// The model was lost when an optimizer panicked.
+    /// The model was lost when an optimizer panicked; or the devices have stepped by themselves since
+    /// they last averaged their parameters.
     pub fn into_model(self) -> Result<M> {
+        if self.since_average.is_some_steps() {
+            return Err(Error::user(
+                "the devices have stepped by themselves since they last averaged their parameters \
+                 (`fedavg`); end with `Fabric::finish`",
+            ));
+        }
         self.model
             .ok_or_else(|| Error::user("the model was lost when an optimizer panicked"))
     }

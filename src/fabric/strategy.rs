@@ -39,7 +39,8 @@ pub(crate) struct Own {
 }
 
 impl<B: AutodiffBackend> Fabric<B> {
-    pub(super) fn is_sharded(&self) -> bool {
+    /// Whether each rank keeps a part of the optimizers' state.
+    pub(crate) fn is_sharded(&self) -> bool {
         !self.group.is_alone() && self.strategy == Strategy::Zero1
     }
 
@@ -157,12 +158,22 @@ impl<B: AutodiffBackend> Fabric<B> {
             return Ok(());
         }
         if self.local_steps().is_some() && state.since_average.steps > 0 {
-            return self.average_parameters(state);
+            self.average_parameters(state)?;
+        } else if let Some(pieces) = average::first_statistics(state.present()?, &self.group)? {
+            state.set_parameters(pieces)?;
         }
-        match average::first_statistics(state.present()?, &self.group)? {
-            Some(pieces) => state.set_parameters(pieces),
-            None => Ok(()),
-        }
+        // It has blended each rank's own statistics.
+        self.settle_average(state)
+    }
+
+    /// Ends training, on all ranks together: the model, which is the same on each. What ranks have
+    /// done by themselves (`fedavg`) is averaged first.
+    ///
+    /// # Errors
+    /// The model was lost when an optimizer panicked; another rank has failed or does not come.
+    pub fn finish<M: TrainModule<Backend = B>>(&self, mut state: TrainState<M>) -> Result<M> {
+        self.unite(&mut state)?;
+        state.into_model()
     }
 
     /// As [`settle`](Self::settle), and on GPUs gives all ranks the first rank's parameters: their
@@ -187,6 +198,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         let _ = state.present()?.valid();
         let mut pieces = average::parameters(state.present()?)?;
         for piece in pieces.iter_mut().flatten() {
+            // In 64 bits, so that what is the same on all ranks, as what is frozen, stays the same.
+            piece.widen();
             piece.scale(since.weight);
         }
         let share = Share {

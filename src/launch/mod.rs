@@ -129,12 +129,13 @@ impl<B: AutodiffBackend> Launch<B> {
 /// all end, with its error.
 pub fn launch(recipe: impl Recipe) -> ExitCode {
     let job = slurm::Job::current();
+    let patience = recipe.config().collective_timeout.as_duration();
     let done = signals::install(job.is_some()).and_then(|()| try_launch(recipe));
     let signal = signals::received();
     let is_saved = done
         .as_ref()
         .err()
-        .is_none_or(|e| e.kind() == ErrorKind::Interrupted);
+        .is_none_or(|e| e.kind() == ErrorKind::Interrupted && e.later().is_empty());
     // One process asks for all of them.
     let asks = is_saved && signals::wants_requeue() && mark().is_none();
     if let Some(job) = job.filter(|_| asks)
@@ -143,9 +144,13 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
         say!("error: {error}");
         return ExitCode::from(error.exit_code());
     }
-    if let Err(error) = &done
-        && error.kind() != ErrorKind::Interrupted
-    {
+    let errors = match &done {
+        Ok(()) => &[],
+        // Of the signal there is a line of its own.
+        Err(error) if error.kind() == ErrorKind::Interrupted => error.later(),
+        Err(error) => std::slice::from_ref(error),
+    };
+    for error in errors {
         match mark() {
             None => say!("error: {error}"),
             // The first process tells of what another has told it.
@@ -153,7 +158,11 @@ pub fn launch(recipe: impl Recipe) -> ExitCode {
             Some(mark) => say!("{mark}error: {error}"),
         }
     }
-    leave(done.as_ref().err().filter(|_| signal.is_none()));
+    let came_to_its_end = done.is_ok() && signal.is_none();
+    leave(
+        done.as_ref().err().filter(|_| signal.is_none()),
+        came_to_its_end.then_some(patience),
+    );
     match (signal, done) {
         (Some(signal), _) => {
             say!("{signal}");

@@ -101,6 +101,55 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
     run.hook(Stage::Predict, model, None, |c, cx| c.on_eval_end(cx))
 }
 
+/// When a signal may end a pass in its midst.
+enum Stops {
+    Never,
+    Always,
+    /// Processes end together: they agree on it at times, up to this batch, which all of them have.
+    Together(usize),
+}
+
+impl Stops {
+    /// How many batches pass between two agreements: few enough to end in time, too many for them to
+    /// take time.
+    const EVERY: usize = 16;
+
+    /// Of a pass of a fit, or one by itself, over as many batches as are known, of which ranks have
+    /// parts or which they take in turn (`by_batch`).
+    fn of<M: TrainModule>(
+        run: &Run<'_, M>,
+        in_fit: bool,
+        batches: Option<usize>,
+        by_batch: bool,
+    ) -> Self {
+        let group = &run.fabric.group;
+        // The checkpoint would lack what other ranks keep; the loop sees to it after the pass.
+        if in_fit && run.fabric.is_sharded() {
+            return Self::Never;
+        }
+        match (group.processes(), batches) {
+            (1, _) => Self::Always,
+            (_, Some(batches)) if !run.is_per_process => Self::Together(match by_batch {
+                true => batches / group.size(),
+                false => batches,
+            }),
+            _ => Self::Never,
+        }
+    }
+
+    /// Ends the pass before this rank's batch of this number, if it is to end.
+    fn check<M: TrainModule>(&self, run: &Run<'_, M>, turn: usize) -> Result<()> {
+        match *self {
+            Self::Always => signals::check(),
+            Self::Together(batches) if turn < batches && turn.is_multiple_of(Self::EVERY) => {
+                run.agree_on_signal()?;
+                signals::check()
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Feeds a loader's batches to `step`, and what comes out to `take`.
 #[allow(
     clippy::too_many_arguments,
@@ -119,11 +168,11 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
     let fabric = run.fabric;
     let mut module = model.valid();
     let device = fabric.device().clone();
-    let total = loader.num_batches(run.config.seed, 0)?;
-    let total = match (total, limit) {
-        (Some(total), Some(limit)) => Some(total.min(limit)),
-        (total, limit) => total.or(limit),
-    };
+    let known = loader.num_batches(run.config.seed, 0)?;
+    let known = known.map(|total| limit.map_or(total, |limit| total.min(limit)));
+    let total = known.or(limit);
+    let by_batch = stage == Stage::Predict;
+    let stops = Stops::of(run, optimizers.is_some(), known, by_batch);
     run.batch = BatchInfo {
         total,
         ..BatchInfo::default()
@@ -133,12 +182,9 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
         .seed(run.config.seed)
         .limit(limit)
         .shard(fabric.group.shard(run.is_per_process))
-        .by_batch(stage == Stage::Predict);
-    for batch in loader.iter(spec)? {
-        // Processes are to end together; they agree on a signal after the pass.
-        if fabric.group.processes() == 1 {
-            signals::check()?;
-        }
+        .by_batch(by_batch);
+    for (turn, batch) in loader.iter(spec)?.enumerate() {
+        stops.check(run, turn)?;
         let batch = batch.map_err(|e| e.context(format!("{} data", stage.prefix())))?;
         // In an evaluation nobody waits for the others.
         let part = Part::of(&batch, 1, &fabric.group);

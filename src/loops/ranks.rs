@@ -10,6 +10,7 @@ use crate::fabric::{Part, TrainState};
 use crate::metric::{LogBook, Metrics};
 use crate::module::TrainModule;
 use crate::profiler::Phase;
+use crate::signals;
 use burn::tensor::backend::Backend;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,15 @@ impl<M: TrainModule> Run<'_, M> {
             next.cut = Some(StopReason::Signal(signal));
         }
         Ok(next)
+    }
+
+    /// Notes a signal that has come to any rank.
+    pub(super) fn agree_on_signal(&self) -> Result<()> {
+        let told = self.fabric.group.all_gather(signals::received())?;
+        if let Some(signal) = told.into_iter().flatten().next() {
+            signal.note();
+        }
+        Ok(())
     }
 
     /// What callbacks have asked for and all ranks do.

@@ -17,6 +17,8 @@ pub(crate) struct PassContext {
     pub(crate) samples: usize,
     /// The position of its first sample in the whole batch.
     pub(crate) first_sample: usize,
+    /// How many samples the whole batch has.
+    pub(crate) batch_samples: usize,
     /// The replicas that layers compute batch statistics over; `None` where this is the only one,
     /// and where each replica keeps to its own part.
     pub(crate) sum: Option<Arc<dyn SumOverReplicas>>,
@@ -84,6 +86,13 @@ pub(crate) fn meet() -> Result<()> {
 /// Whether a layer of this pass has taken its statistics over all replicas.
 pub(crate) fn is_synchronized() -> bool {
     depth().is_some() && replicas().is_some()
+}
+
+/// What all replicas divide the weights of a batch's losses by, where these would be too large: a
+/// power of two near the number of its samples, so that nothing is rounded. 1 outside of a pass.
+pub(crate) fn unit() -> f64 {
+    let samples = PASS.with_borrow(|pass| pass.as_ref().map_or(1, |p| p.context.batch_samples));
+    (samples.max(1) as f64).log2().floor().exp2()
 }
 
 /// What the draws of one call of a dropout layer depend on.
@@ -273,6 +282,7 @@ pub(super) mod testing {
             batch: 0,
             samples,
             first_sample,
+            batch_samples: first_sample + samples,
             sum,
         }
     }

@@ -3,6 +3,7 @@
 use super::context::{self, Replicas};
 use crate::accelerators::for_each_accelerator;
 use crate::error::{Error, Result};
+use crate::panics;
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
@@ -160,12 +161,10 @@ fn on_host<I: Backend>(
     changed.into_primitive().tensor()
 }
 
-/// The value, or a panic with the error's message, which the trainer turns into an error again. The
-/// panic hook is left out: nothing is wrong with the program.
+/// The value, or a way out to the trainer with the error.
 fn or_unwind<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error: Error| {
-        let error = error.context("a layer's statistics over all replicas");
-        std::panic::resume_unwind(Box::new(error.to_string()))
+        panics::leave_with(error.context("a layer's statistics over all replicas"))
     })
 }
 
@@ -176,7 +175,6 @@ mod tests {
     use super::super::context::{SumOverReplicas, meet, within};
     use super::*;
     use crate::error::ErrorKind;
-    use crate::panics;
 
     type Cpu = <firebox_flex::Flex as Accelerator>::Backend;
 
@@ -282,7 +280,9 @@ mod tests {
         let error = within(part(1, 0, Some(Arc::new(Gone))), || {
             panics::catch(ErrorKind::User, pass)
         });
-        let expected = "panicked: a layer's statistics over all replicas: process 3: no such file";
-        assert_eq!(error.unwrap_err().to_string(), expected);
+        let error = error.unwrap_err();
+        let expected = "a layer's statistics over all replicas: process 3: no such file";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.kind(), ErrorKind::Data);
     }
 }

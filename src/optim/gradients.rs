@@ -34,17 +34,12 @@ pub(crate) struct Factors {
 }
 
 impl Factors {
-    /// A loss that counts `weight` times, whose backward pass is to go on with `scale` times that.
-    pub(crate) fn new(weight: f64, scale: Option<f64>) -> Self {
-        match scale {
-            None => Self {
-                loss: weight,
-                gradients: 1.0,
-            },
-            Some(scale) => Self {
-                loss: scale,
-                gradients: weight / scale,
-            },
+    /// A loss whose backward pass is to go on with `scale` times that.
+    pub(crate) fn new(scale: Option<f64>) -> Self {
+        let loss = scale.unwrap_or(1.0);
+        Self {
+            loss,
+            gradients: 1.0 / loss,
         }
     }
 }
@@ -501,7 +496,11 @@ mod tests {
         let batch = line_data().batch_size(32);
         let batch = batch.iter(crate::data::EpochSpec::new(Default::default()));
         let batch = batch.unwrap().next().unwrap().unwrap().value.unwrap();
-        Gradients::of_loss(line, line.loss(batch), Factors::new(factor, None), true).unwrap()
+        let factors = Factors {
+            loss: factor,
+            gradients: 1.0,
+        };
+        Gradients::of_loss(line, line.loss(batch), factors, true).unwrap()
     }
 
     #[test]

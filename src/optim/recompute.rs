@@ -160,7 +160,7 @@ impl<'a, M: TrainModule> Backward<'a, M> {
     fn new(model: &'a M, scale: Option<f64>) -> Self {
         Self {
             model,
-            factors: Factors::new(1.0, scale),
+            factors: Factors::new(scale),
             gradients: GradientsParams::new().into(),
         }
     }

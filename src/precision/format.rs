@@ -98,6 +98,11 @@ impl Format {
         self.scaler.clone()
     }
 
+    /// Whether the loss and the gradients are numbers of the narrow 16 bits.
+    pub(crate) fn is_f16(&self) -> bool {
+        self.precision == Precision::F16True
+    }
+
     /// Whether the loss is brought into 32 bits before its backward pass.
     pub(crate) fn is_mixed(&self) -> bool {
         matches!(self.mode, Mode::Mixed(_))
