@@ -86,6 +86,9 @@ impl EnergyMonitor {
 
 impl<M: TrainModule> Callback<M> for EnergyMonitor {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.used = Used::default();
+        }
         let hardware = cx.view.hardware;
         let gpus = match hardware.accelerator {
             Some("cuda") => hardware.ids.iter().map(usize::to_string).collect(),

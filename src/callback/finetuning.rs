@@ -53,6 +53,13 @@ impl BackboneFinetuning {
 }
 
 impl<M: TrainModule> Callback<M> for BackboneFinetuning {
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.is_unfrozen = false;
+        }
+        Ok(())
+    }
+
     fn on_train_epoch_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         if cx.progress().epoch < self.unfreeze_at_epoch {
             return cx.freeze(&self.groups);

@@ -69,6 +69,9 @@ impl<M: TrainModule> Callback<M> for Pruning {
     }
 
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.is_done = false;
+        }
         // Before hours of training, not after them.
         cx.check_change(&self.change())
     }

@@ -125,6 +125,13 @@ impl<M: TrainModule> Callback<M> for SpikeDetection {
         Ok(())
     }
 
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.seen = Seen::default();
+        }
+        Ok(())
+    }
+
     fn on_train_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         let Some(value) = cx.fresh(&self.name) else {
             return Ok(());

@@ -48,6 +48,13 @@ impl Timer {
 }
 
 impl<M: TrainModule> Callback<M> for Timer {
+    fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().total_batches == 0 {
+            self.times = Times::default();
+        }
+        Ok(())
+    }
+
     fn on_train_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         if let Some(limit) = self.limit.filter(|limit| cx.elapsed() >= *limit) {
             cx.stop(format!("the run has taken {limit:?}"));

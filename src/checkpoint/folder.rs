@@ -143,6 +143,10 @@ impl Files {
         Self::check(path, &manifest, |name, bytes| {
             let file = path.join(name);
             let length = match fs::metadata(&file) {
+                // A device or a pipe has no end.
+                Ok(found) if !found.is_file() => {
+                    return Err(corrupt(path, format!("`{name}` is no file")));
+                }
                 Ok(found) => found.len(),
                 Err(e) if e.kind() == IoErrorKind::NotFound => {
                     return Err(corrupt(path, format!("`{name}` is missing")));
@@ -210,6 +214,9 @@ fn begin(temporary: &Path) -> io::Result<File> {
 pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
     let file = path.join(MANIFEST);
     match fs::metadata(&file) {
+        Ok(found) if !found.is_file() => {
+            return Err(corrupt(path, format!("`{MANIFEST}` is no file")));
+        }
         Ok(found) if found.len() > MAX_MANIFEST => {
             let what = format!("`{MANIFEST}` has {} bytes", found.len());
             return Err(corrupt(path, what));
@@ -344,17 +351,19 @@ fn remove_leftover(temporary: &Path) -> Result<bool> {
 
 /// Removes a hidden folder, its manifest last: by that it is known as ours.
 fn remove_own(temporary: &Path) -> Result<()> {
+    // Another process that starts just now takes it for a leftover, too.
+    let gone = |removed: io::Result<()>| match removed {
+        Err(e) if e.kind() == IoErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
     let removed = names(temporary).and_then(|names| {
         for name in names.iter().filter(|name| *name != MANIFEST) {
-            fs::remove_file(temporary.join(name))?;
+            gone(fs::remove_file(temporary.join(name)))?;
         }
-        match fs::remove_file(temporary.join(MANIFEST)) {
-            Err(e) if e.kind() != IoErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        fs::remove_dir(temporary)
+        gone(fs::remove_file(temporary.join(MANIFEST)))?;
+        gone(fs::remove_dir(temporary))
     });
-    removed.map_err(|e| Error::io("remove", temporary, e))
+    gone(removed).map_err(|e| Error::io("remove", temporary, e))
 }
 
 fn names(folder: &Path) -> io::Result<Vec<String>> {

@@ -4,9 +4,11 @@ use super::folder::{self, Files};
 use super::pack::Packed;
 use crate::callback::Alias;
 use crate::error::{Error, ErrorKind, Result};
+use crate::output::say;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind::PermissionDenied, ErrorKind::Unsupported};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::thread::JoinHandle;
 
 /// What is to be done about checkpoints, in this order: the old goes only once the new is safe.
@@ -56,7 +58,22 @@ fn link(alias: &Alias) -> Result<()> {
     let name = alias.name.file_name().unwrap_or_default().to_string_lossy();
     let temporary = parent.join(format!(".{name}.tmp"));
     folder::remove_link(&temporary).map_err(failed)?;
-    symlink(&target, &temporary).map_err(failed)?;
+    match symlink(&target, &temporary) {
+        // The checkpoint itself has been written in the same folder. Resuming goes by the newest one,
+        // and needs no link.
+        Err(e) if matches!(e.kind(), PermissionDenied | Unsupported) => {
+            let name = alias.name.display();
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                say!(
+                    "warning: `{name}` cannot be a link here ({e}); `SaveLast::Copy` writes the last \
+                     checkpoint twice instead"
+                );
+            });
+            return Ok(());
+        }
+        linked => linked.map_err(failed)?,
+    }
     fs::rename(&temporary, &alias.name).map_err(failed)?;
     folder::sync_folder(parent).map_err(failed)
 }

@@ -64,6 +64,14 @@ impl Values {
         }
     }
 
+    /// Whether all numbers are 0.
+    pub(crate) fn is_zero(&self) -> bool {
+        match self {
+            Self::F32(values) => values.iter().all(|v| *v == 0.0),
+            Self::F64(values) => values.iter().all(|v| *v == 0.0),
+        }
+    }
+
     /// Brings the numbers into 64 bits.
     pub(crate) fn widen(&mut self) {
         if let Self::F32(values) = self {

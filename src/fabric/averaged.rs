@@ -142,7 +142,9 @@ impl<B: AutodiffBackend> Fabric<B> {
         epoch: u64,
         part: &Part,
     ) -> Result<()> {
-        let model = state.evaluated();
+        // Burn keeps a graph until the next backward pass, and here comes none. Running statistics are
+        // shared with the copy.
+        let model = state.evaluated().clone().no_grad();
         let pass = || model.training_step(value, &mut context).map(drop);
         self.in_part(epoch, part, pass)
     }

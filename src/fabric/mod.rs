@@ -490,8 +490,8 @@ impl<B: AutodiffBackend> Fabric<B> {
         let model = state.present()?;
         let rules = self.rules_with(state.scaler.as_ref());
         let checked = state.optimizers.check(model, gradients, None, rules);
-        let checked = checked.map_err(|e| explained(e, state.finding.take()))?;
-        state.finding = None;
+        let finding = state.finding.take();
+        let checked = checked.map_err(|e| explained(e, finding.clone()))?;
         let outcome = match checked {
             Checked::NotFinite => StepOutcome::Skipped,
             Checked::Finite(mut update) => {
@@ -509,7 +509,7 @@ impl<B: AutodiffBackend> Fabric<B> {
                 StepOutcome::Stepped { grad_norm }
             }
         };
-        rescale(state.scaler.as_mut(), outcome)?;
+        rescale(state.scaler.as_mut(), outcome).map_err(|e| explained(e, finding))?;
         Ok(outcome)
     }
 

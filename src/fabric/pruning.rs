@@ -52,18 +52,20 @@ impl<M: TrainModule> TrainState<M> {
     /// so from now on.
     pub(crate) fn prune(&mut self, patterns: &[String], amount: f64) -> Result<()> {
         check(self.present()?, patterns, amount)?;
-        self.pruned.extend(patterns.iter().cloned());
         let ids = pruned(self.present()?, patterns);
         if let Some(model) = self.model.take() {
             let mut prune = Prune {
                 ids,
                 amount,
+                pruned: Vec::new(),
                 error: None,
             };
             self.put(model.map(&mut prune));
             if let Some(error) = prune.error {
                 return Err(error);
             }
+            // Each by itself: what a pattern matches but was not pruned trains on.
+            self.pruned.extend(prune.pruned);
         }
         // What is averaged with weights that are zero has to be zero as well.
         let zeros = self.zeros()?;
@@ -121,17 +123,24 @@ impl<B: AutodiffBackend> Fabric<B> {
 struct Prune {
     ids: HashMap<ParamId, String>,
     amount: f64,
+    /// The paths of what has been pruned.
+    pruned: Vec<String>,
     error: Option<Error>,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Prune {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        if !self.ids.contains_key(&param.id) {
+        let Some(path) = self.ids.get(&param.id) else {
             return param;
-        }
+        };
         let old = param.val().inner();
         let (shape, device, dtype) = (old.dims(), old.device(), old.dtype());
         let pruned = values(old).map(|mut values| {
+            // All zero is what begins to train yet, such as the second factor of LoRA.
+            if values.is_zero() {
+                return None;
+            }
+            self.pruned.push(path.clone());
             clear_smallest(&mut values, self.amount);
             tensor::<B::InnerBackend, D>(values, shape, &device, dtype)
         });

@@ -234,6 +234,11 @@ impl<M: TrainModule> TrainState<M> {
         self.finding = self.finding.take().or(finding);
     }
 
+    /// Whether there are gradients of a step being built.
+    pub(crate) fn has_gradients(&self) -> bool {
+        self.gradients.is_some()
+    }
+
     /// Forgets the gradients of the step being built.
     pub(crate) fn drop_gradients(&mut self) {
         self.gradients = None;

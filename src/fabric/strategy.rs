@@ -40,7 +40,7 @@ pub(crate) struct Own {
 
 impl<B: AutodiffBackend> Fabric<B> {
     /// Whether each rank keeps a part of the optimizers' state.
-    pub(crate) fn is_sharded(&self) -> bool {
+    pub(super) fn is_sharded(&self) -> bool {
         !self.group.is_alone() && self.strategy == Strategy::Zero1
     }
 

@@ -63,6 +63,12 @@ impl LogFile {
         Ok(())
     }
 
+    /// Has what was added outlast the machine's end, as the checkpoint does that counts on it.
+    pub(super) fn sync(&self) {
+        // Where that cannot be had, the checkpoint is not made worse by it.
+        let _ = self.file.sync_data();
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

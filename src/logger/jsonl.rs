@@ -127,6 +127,7 @@ impl Logger for JsonlLogger {
 
     fn save_state(&self) -> serde_json::Value {
         self.file.as_ref().map_or_else(Default::default, |file| {
+            file.sync();
             json!(State {
                 version: self.version,
                 length: file.length(),

@@ -10,7 +10,6 @@ use crate::module::{StepContext, TrainModule};
 use crate::panics;
 use crate::parameters::has_statistics;
 use crate::progress::Stage;
-use crate::signals;
 
 /// Takes the weights at the end of an epoch into their average, once it is time, and gives the
 /// average running statistics of its own by a pass over the training data without steps.
@@ -39,6 +38,8 @@ pub(super) fn average_epoch<M: TrainModule>(
     Ok(())
 }
 
+/// It is not cut short by a signal: the average of this epoch would keep the statistics of a part of
+/// the data.
 fn refresh<M: TrainModule>(
     run: &Run<'_, M>,
     state: &mut TrainState<M>,
@@ -55,9 +56,6 @@ fn refresh<M: TrainModule>(
     let (_, is_even) = run.agree_on_length(known.and(total))?;
     let mut batches = Batches::new(train.iter(spec)?, 0, is_even);
     while let Some((batch, part)) = batches.next(run)? {
-        if fabric.group.processes() == 1 {
-            signals::check()?;
-        }
         let Some(value) = batch.value else { continue };
         let device = fabric.device().clone();
         let context = StepContext::new(Stage::Train, run.progress, batch.samples, device);

@@ -105,7 +105,7 @@ pub(crate) fn predict<M: TrainModule<Eval: PredictModule>>(
 enum Stops {
     Never,
     Always,
-    /// Processes end together: they agree on it at times, up to this batch, which all of them have.
+    /// Ranks end together: they agree on it at times, up to this batch, which all of them have.
     Together(usize),
 }
 
@@ -114,23 +114,14 @@ impl Stops {
     /// take time.
     const EVERY: usize = 16;
 
-    /// Of a pass of a fit, or one by itself, over as many batches as are known, of which ranks have
-    /// parts or which they take in turn (`by_batch`).
-    fn of<M: TrainModule>(
-        run: &Run<'_, M>,
-        in_fit: bool,
-        batches: Option<usize>,
-        by_batch: bool,
-    ) -> Self {
-        let group = &run.fabric.group;
-        // The checkpoint would lack what other ranks keep; the loop sees to it after the pass.
-        if in_fit && run.fabric.is_sharded() {
-            return Self::Never;
-        }
-        match (group.processes(), batches) {
-            (1, _) => Self::Always,
-            (_, Some(batches)) if !run.is_per_process => Self::Together(match by_batch {
-                true => batches / group.size(),
+    /// Of a pass over as many batches as are known, of which ranks have parts or which they take in
+    /// turn (`by_batch`).
+    fn of<M: TrainModule>(run: &Run<'_, M>, batches: Option<usize>, by_batch: bool) -> Self {
+        let ranks = run.fabric.group.size();
+        match batches {
+            _ if ranks == 1 => Self::Always,
+            Some(batches) if !run.is_per_process => Self::Together(match by_batch {
+                true => batches / ranks,
                 false => batches,
             }),
             _ => Self::Never,
@@ -172,7 +163,7 @@ fn pass<M: TrainModule, I: Send + 'static, T: Send>(
     let known = known.map(|total| limit.map_or(total, |limit| total.min(limit)));
     let total = known.or(limit);
     let by_batch = stage == Stage::Predict;
-    let stops = Stops::of(run, optimizers.is_some(), known, by_batch);
+    let stops = Stops::of(run, known, by_batch);
     run.batch = BatchInfo {
         total,
         ..BatchInfo::default()

@@ -7,7 +7,7 @@ use super::ranks::{Batches, Next, Orders, Which, values};
 use super::step::{check_replicas, insert_skipped, read_step, step_optimizers, train_batch};
 use super::validation::{Finished, ValidationSchedule};
 use crate::callback::BatchInfo;
-use crate::config::{Limit, SanitySteps, TrainerConfig};
+use crate::config::{GradNorms, Limit, SanitySteps, TrainerConfig};
 use crate::data::{Batch, EpochSpec, EvalLoader, TrainLoader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Part, TrainState};
@@ -108,6 +108,9 @@ pub(crate) fn fit<M: TrainModule>(
     }
     if let Some((own, all)) = kept.filter(|_| run.prints()) {
         say!("zero1: each device keeps the optimizer state of {own} of {all} parameters");
+    }
+    if run.prints() && state.optimizers.manual && run.config.log_grad_norms != GradNorms::Off {
+        say!("warning: `log_grad_norms` shows nothing of a model that steps by hand");
     }
     run.train_hook(state, |c, cx| c.on_fit_start(cx))?;
     run.serve(state)?;
@@ -240,7 +243,7 @@ fn train_epoch<M: TrainModule>(
             }
         }
         if !reached_last {
-            run.answer_orders(state);
+            run.answer_orders(state)?;
         }
     }
     if run.progress.batch == 0 {
@@ -253,7 +256,7 @@ fn train_epoch<M: TrainModule>(
     {
         validate(run, state, val, plan)?;
     }
-    let is_whole = cut.is_none() || reached_last;
+    let is_whole = (cut.is_none() || reached_last) && !run.in_validation;
     if !is_whole {
         // What is saved here goes on with the epoch's next batch.
         run.train_hook(state, |c, cx| c.on_stop(cx))?;
@@ -261,7 +264,7 @@ fn train_epoch<M: TrainModule>(
     }
     end_epoch(run, state, is_whole)?;
     run.serve(state)?;
-    run.answer_orders(state);
+    run.answer_orders(state)?;
     let stepped = run.progress.global_step > steps_before;
     if first == 0 && !stepped && run.config.epoch_limit().is_none() {
         return Err(never_ends(epoch, run.progress.skipped_steps));
@@ -405,8 +408,17 @@ fn validate<M: TrainModule>(
     let place = run.at().of("validation");
     let validate = || evaluate(run, model, optimizers, Stage::Validate, val, plan.val_limit);
     let validated = fabric.profiler.time(Phase::Validation, validate);
-    validated.map_err(place)?;
     run.batch = batch;
+    match validated.map(drop) {
+        // The run ends after this batch, on all ranks; it goes on with the validation.
+        Err(error) if error.kind() == ErrorKind::Interrupted => {
+            run.in_validation = true;
+            run.results = Metrics::default();
+            return Ok(());
+        }
+        validated => validated.map_err(place)?,
+    }
+    run.in_validation = false;
     run.position.validated_at = run.elapsed().as_secs_f64();
     run.position.last_validated = Some(run.progress.total_batches);
     run.position.validated = true;

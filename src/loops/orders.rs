@@ -37,7 +37,9 @@ impl<M: TrainModule> Run<'_, M> {
             Command::Status => format!("step {step}"),
             Command::Stop => {
                 self.requests.ordered_stop = true;
-                format!("the run ends after step {step}")
+                // It waits for the group of batches that has begun.
+                let last = step + u64::from(self.position.in_group > 0);
+                format!("the run ends after step {last}")
             }
             Command::Save => {
                 let run_dir = self.run_dir.ok_or_else(|| Error::config("no run folder"))?;
@@ -81,9 +83,31 @@ impl<M: TrainModule> Run<'_, M> {
         Ok(())
     }
 
-    /// Tells those who have given orders that they are carried out.
-    pub(super) fn answer_orders(&mut self, state: &TrainState<M>) {
-        for (order, mut text) in std::mem::take(&mut self.orders) {
+    /// Tells those who have given orders whether they are carried out.
+    ///
+    /// # Errors
+    /// A checkpoint could not be written.
+    pub(super) fn answer_orders(&mut self, state: &TrainState<M>) -> Result<()> {
+        let orders = std::mem::take(&mut self.orders);
+        let saves = orders.iter().any(|(o, _)| o.command == Command::Save);
+        let written = match saves {
+            true => self.writer.wait(),
+            false => Ok(()),
+        };
+        for (order, mut text) in orders {
+            let refused = match (&order.command, &written) {
+                (Command::Save, Err(error)) => Some(error.to_string()),
+                (Command::Validate, _)
+                    if self.position.last_validated != Some(self.progress.total_batches) =>
+                {
+                    Some("the run ends before it validates".to_owned())
+                }
+                _ => None,
+            };
+            if let Some(why) = refused {
+                self.tell(&order, &Answer::refusal(why, self.status(state)));
+                continue;
+            }
             if order.command == Command::Validate {
                 let values = self
                     .metrics
@@ -96,6 +120,7 @@ impl<M: TrainModule> Run<'_, M> {
             let answer = Answer::done(text, self.status(state));
             self.tell(&order, &answer);
         }
+        written
     }
 
     fn tell(&mut self, order: &Order, answer: &Answer) {

@@ -135,7 +135,8 @@ impl<M: TrainModule> Run<'_, M> {
     /// Goes back to before the first batch of an unfinished step: what other ranks have of it is
     /// lost with them.
     pub(super) fn back_to_step(&mut self, state: &mut TrainState<M>) {
-        if self.is_alone() {
+        // Alone, all of it is there, unless the step itself has failed with it.
+        if self.is_alone() && (self.position.in_group == 0 || state.has_gradients()) {
             return;
         }
         state.drop_gradients();

@@ -53,10 +53,14 @@ pub(crate) struct Run<'t, M: TrainModule> {
     pub(crate) own: Own<'t>,
     /// The checkpoints of this run that are there, each with how many requests it serves.
     pub(super) saved: BTreeMap<PathBuf, usize>,
+    /// The step of each that this process has written.
+    pub(super) saved_at: BTreeMap<PathBuf, u64>,
     pub(super) writer: Writer,
     pub(super) resumed_from: Option<PathBuf>,
     /// Where the counters were before the first batch of the current step.
     pub(super) at_step: Option<(Progress, Position)>,
+    /// Whether a signal has ended the last validation, which is still to come then.
+    pub(super) in_validation: bool,
     /// Where `firebox ctl` leaves orders, and those that are being carried out.
     pub(crate) inbox: Option<Inbox>,
     pub(super) orders: Vec<Taken>,
@@ -94,9 +98,11 @@ impl<'t, M: TrainModule> Run<'t, M> {
             requests: Requests::default(),
             own: Own::default(),
             saved: BTreeMap::new(),
+            saved_at: BTreeMap::new(),
             writer: Writer::new(config.checkpoint_in_background),
             resumed_from: None,
             at_step: None,
+            in_validation: false,
             inbox: None,
             orders: Vec::new(),
             started: Instant::now(),

@@ -64,9 +64,12 @@ impl<M: TrainModule> Run<'_, M> {
             ..Job::default()
         };
         for path in std::mem::take(&mut self.requests.saves) {
-            let requests = self.saved.entry(absolute(&path)).or_default();
+            let (key, step) = (absolute(&path), self.progress.global_step);
+            let before = self.saved_at.insert(key.clone(), step);
+            let requests = self.saved.entry(key).or_default();
             *requests += 1;
-            if *requests == 1 {
+            // What is there is not what another step asks for; the file system will say so.
+            if *requests == 1 || before.is_some_and(|before| before != step) {
                 job.saves.push(path);
             }
         }

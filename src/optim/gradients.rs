@@ -9,7 +9,7 @@ use crate::panics;
 use burn::module::{ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn::tensor::{Tensor, TensorData, Transaction};
+use burn::tensor::{DType, Tensor, TensorData, Transaction};
 use std::collections::HashMap;
 
 type Inner<M> = <<M as TrainModule>::Backend as AutodiffBackend>::InnerBackend;
@@ -329,7 +329,12 @@ impl<B: Backend> Default for SumOfSquares<B> {
 impl<B: Backend> MapGradient<B> for SumOfSquares<B> {
     fn map<const D: usize>(&mut self, id: ParamId, gradient: Tensor<B, D>) -> Option<Tensor<B, D>> {
         let read = self.read.take().unwrap_or_default();
-        self.read = Some(read.register(gradient.clone().square().sum()));
+        // 16 bits hold neither small squares nor long sums.
+        let wide = match gradient.dtype() {
+            DType::F16 | DType::BF16 => gradient.clone().cast(DType::F32),
+            _ => gradient.clone(),
+        };
+        self.read = Some(read.register(wide.square().sum()));
         self.ids.push(id);
         Some(gradient)
     }

@@ -73,6 +73,8 @@ pub struct Trainer<M: TrainModule> {
     hyper_parameters: Value,
     /// Of the last fit; rows of a test belong to its last step.
     progress: Progress,
+    /// The folder of the last fit.
+    last_run: Option<PathBuf>,
 }
 
 /// Where the replicas of a model are.
@@ -116,6 +118,7 @@ impl<M: TrainModule> Trainer<M> {
             loggers: Vec::new(),
             hyper_parameters: Value::Null,
             progress: Progress::default(),
+            last_run: None,
         }
     }
 
@@ -279,6 +282,7 @@ impl<M: TrainModule> Trainer<M> {
                 checkpoint::load_model(best, model)
             })?;
         }
+        self.last_run.clone_from(&left.run_dir);
         Ok(FitOutcome {
             stopped,
             model: state.into_evaluated()?,
@@ -389,7 +393,10 @@ impl<M: TrainModule> Trainer<M> {
         let metrics = std::mem::take(&mut run.metrics);
         let profiled = equipment::write_profile(config, &fabric.profiler, run_dir);
         let stopped = ended_with(fitted, others.wait())?;
-        profiled?;
+        // What has been trained is worth more.
+        if let Err(error) = profiled {
+            say!("warning: {error}");
+        }
         Ok((stopped, metrics))
     }
 

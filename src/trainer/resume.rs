@@ -22,20 +22,27 @@ pub(super) struct Resumed {
 /// # Errors
 /// There is no such checkpoint, or it is damaged.
 pub(super) fn find(config: &TrainerConfig, dirs: &[&Path]) -> Result<Option<Resumed>> {
-    // A job that goes back into the queue is started again with the same command.
-    let job = slurm::Job::current();
-    let requeued = job.filter(|job| job.is_requeued).map(|_| &Resume::Last);
-    let Some(resume) = config.resume.as_ref().or(requeued) else {
+    let job = slurm::Job::current().filter(|job| job.is_requeued);
+    if config.resume.is_none() && job.is_none() {
         return Ok(None);
-    };
+    }
     if config.fast_dev_run.batches().is_some() {
         say!("note: `fast_dev_run` starts anew and leaves `resume` out");
         return Ok(None);
     }
-    let resumed = match resume {
-        Resume::Last => newest(&folders(config, dirs)?, config.resume_strict)?.map(in_its_run),
-        Resume::Best => Some(best(config, dirs)?),
-        Resume::Path(path) => Some(at(path, config.resume_strict)?),
+    // A job that goes back into the queue is started again with the same command: what it has done
+    // itself comes before what that says.
+    let own = match &job {
+        Some(job) => own_newest(config, dirs, job)?,
+        None => None,
+    };
+    let strict = config.resume_strict;
+    let resumed = match (own, &config.resume) {
+        (Some(own), _) => Some(own),
+        (None, None) => None,
+        (None, Some(Resume::Last)) => newest(&folders(config, dirs)?, strict)?.map(in_its_run),
+        (None, Some(Resume::Best)) => Some(best(config, dirs)?),
+        (None, Some(Resume::Path(path))) => Some(at(path, strict)?),
     };
     if let Some(resumed) = &resumed {
         check_seed(config, &resumed.checkpoint)?;
@@ -103,20 +110,36 @@ impl Resumed {
     }
 }
 
-/// The folders of checkpoints, that with the newest first.
+/// The newest checkpoint of the runs that a job has begun itself.
+fn own_newest(config: &TrainerConfig, dirs: &[&Path], job: &slurm::Job) -> Result<Option<Resumed>> {
+    let own = runs_of(run_dir::runs(&config.run_dir)?, job);
+    if own.is_empty() {
+        return Ok(None);
+    }
+    let newest = newest(&listed(own, dirs)?, config.resume_strict)?;
+    Ok(newest.map(in_its_run))
+}
+
+fn runs_of(mut runs: Vec<PathBuf>, job: &slurm::Job) -> Vec<PathBuf> {
+    runs.retain(|run| run_dir::is_of_job(run, job));
+    runs
+}
+
+/// The folders of checkpoints to choose from, that with the newest first.
 fn folders(config: &TrainerConfig, dirs: &[&Path]) -> Result<Vec<Vec<Found>>> {
     let mut runs = run_dir::runs(&config.run_dir)?;
     if let Some(job) = slurm::Job::current() {
-        let own: Vec<_> = runs
-            .iter()
-            .filter(|run| run_dir::is_of_job(run, &job))
-            .cloned()
-            .collect();
+        let own = runs_of(runs.clone(), &job);
         // The tasks of an array run side by side: each has its own run, or none yet.
         if !own.is_empty() || job.is_of_array {
             runs = own;
         }
     }
+    listed(runs, dirs)
+}
+
+/// The checkpoints of runs and of other folders, that folder with the newest first.
+fn listed(runs: Vec<PathBuf>, dirs: &[&Path]) -> Result<Vec<Vec<Found>>> {
     // Of those written at the same moment, as far as the file system knows, the latest run counts.
     let own = runs.into_iter().rev().map(|run| run.join("checkpoints"));
     let others = dirs.iter().map(|dir| dir.to_path_buf());

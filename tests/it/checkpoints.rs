@@ -15,6 +15,8 @@ on_each_backend!(
     a_second_fit_starts_anew,
     a_failed_run_leaves_its_last_step,
     a_checkpoint_of_another_model_is_refused,
+    a_part_of_an_epoch_is_no_better_than_a_whole_one,
+    a_path_holds_one_step,
 );
 
 fn folders(run_dir: &Path) -> BTreeSet<String> {
@@ -141,4 +143,57 @@ fn a_checkpoint_of_another_model_is_refused<B: AutodiffBackend>() {
             .starts_with("cannot read the checkpoint `"),
         "{error}"
     );
+}
+
+fn a_part_of_an_epoch_is_no_better_than_a_whole_one<B: AutodiffBackend>() {
+    let (config, _runs) = quiet();
+    // The loss falls from step to step, also in the second epoch, which ends before its time.
+    let outcome = Trainer::new(config.with_max_steps(5), B::Device::default())
+        .with_callback(ModelCheckpoint::new().monitor("train/loss_epoch", Mode::Min))
+        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(4))
+        .unwrap();
+    let best = outcome.best_checkpoint.unwrap();
+    assert!(best.ends_with("epoch=0-step=4"), "{}", best.display());
+    assert!(best.join("manifest.json").is_file());
+    assert_eq!(outcome.progress.global_step, 5);
+}
+
+fn a_path_holds_one_step<B: AutodiffBackend>() {
+    let (config, runs) = quiet();
+    let path = runs.path().join("latest");
+    let save = Closure::at(
+        Hook::TrainEpochEnd,
+        move |cx: &mut RunContext<'_, Weights<B>>| {
+            cx.save_checkpoint(&path);
+            Ok(())
+        },
+    );
+    let error = Trainer::new(config.with_max_epochs(2), B::Device::default())
+        .with_callback(save)
+        .fit(Weights::<B>::new(1.0, 1.0), &mut ones(2))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("latest"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_is_no_checkpoints_file() {
+    use firebox::testing::Cpu;
+    let (config, _runs) = quiet();
+    let outcome = Trainer::new(config.with_max_epochs(1), Default::default())
+        .fit(Weights::<Cpu>::new(1.0, 1.0), &mut ones(2))
+        .unwrap();
+    let path = outcome.last_checkpoint.unwrap();
+    for file in ["model.safetensors", "manifest.json"] {
+        std::fs::remove_file(path.join(file)).unwrap();
+        // Endless.
+        std::os::unix::fs::symlink("/dev/zero", path.join(file)).unwrap();
+        let error = firebox::checkpoint::Checkpoint::open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(
+            error.to_string().contains(&format!("`{file}` is no file")),
+            "{error}"
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM, in real processes.
 
 use crate::support::example;
+use firebox::config::{Devices, Resume, Strategy};
 use firebox::testing::{Line, line_data};
 use firebox::{data::Loaders, prelude::*};
 use std::io::{BufRead, BufReader, Read};
@@ -151,6 +152,44 @@ fn a_job_of_slurm_is_requeued_and_goes_on() {
 }
 
 #[test]
+fn a_requeued_job_goes_on_with_what_it_has_done_itself() {
+    let (runs, scontrol) = (tempfile::tempdir().unwrap(), scontrol(false));
+    // Another's run, which the command names.
+    let ended = Command::new(example("linear_regression"))
+        .args([
+            "--accelerator",
+            "cpu",
+            "--max-epochs",
+            "1",
+            "--progress",
+            "off",
+            "--run-dir",
+        ])
+        .arg(runs.path())
+        .output()
+        .unwrap();
+    assert!(ended.status.success());
+    let checkpoint = runs.path().join("version_0/checkpoints/last");
+    let job = |restarts: &str, resumes: bool| {
+        let variables = [("SLURM_JOB_ID", "7"), ("SLURM_RESTART_COUNT", restarts)];
+        let mut command = job(runs.path(), scontrol.path(), &variables);
+        if resumes {
+            command.arg("--resume").arg(&checkpoint);
+        }
+        command
+    };
+    // It was restarted before it had begun anything: the other run is not its own.
+    let (code, stderr) = told_to_make_room(job("1", false), "accelerator: ");
+    assert_eq!(code, Some(138), "{stderr}");
+    assert!(!stderr.contains("resuming"), "{stderr}");
+    std::fs::remove_dir_all(runs.path().join("version_1")).unwrap();
+    for (restarts, from) in [("0", "version_0/"), ("1", "version_1/")] {
+        let (code, stderr) = told_to_make_room(job(restarts, true), from);
+        assert_eq!(code, Some(138), "{stderr}");
+    }
+}
+
+#[test]
 fn tasks_of_an_array_go_on_with_their_own_runs() {
     let (runs, scontrol) = (tempfile::tempdir().unwrap(), scontrol(false));
     let task = |task: &str, restarts: &str| {
@@ -263,4 +302,90 @@ fn a_second_ctrl_c_ends_a_run_that_hangs() {
         }
     };
     assert_eq!(status.code(), Some(130));
+}
+
+/// Sends SIGTERM to its own process in the validation of the second epoch.
+struct InValidation;
+
+impl<M: TrainModule> Callback<M> for InValidation {
+    fn on_eval_batch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        if cx.progress().global_step == 8 && cx.batch().index == 2 {
+            let pid = std::process::id().to_string();
+            let sent = Command::new("kill").args(["-TERM", &pid]).status();
+            assert!(sent.unwrap().success());
+        }
+        Ok(())
+    }
+}
+
+/// Two epochs with validations.
+struct Validating(TrainerConfig);
+
+impl Recipe for Validating {
+    fn config(&self) -> &TrainerConfig {
+        &self.0
+    }
+    fn run<B: AutodiffBackend>(self, cx: Launch<B>) -> Result<()> {
+        let val = line_data().batch_size(1);
+        let mut data = Loaders::new(line_data().batch_size(8)).with_val(val);
+        let mut trainer = cx.trainer();
+        if self.0.resume.is_none() {
+            trainer = trainer.with_callback(InValidation);
+        }
+        trainer.fit(Line::<B>::new(cx.device()), &mut data)?;
+        Ok(())
+    }
+}
+
+/// Not a test: the process that the next one starts.
+#[test]
+#[ignore = "started by `a_signal_in_a_validation_leaves_it_for_later`"]
+fn validating_process() {
+    let config = std::env::var("VALIDATING").unwrap();
+    let config = serde_json::from_str(&config).unwrap();
+    let code = firebox::launch(Validating(config));
+    std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 143 });
+}
+
+#[test]
+fn a_signal_in_a_validation_leaves_it_for_later() {
+    for (devices, strategy) in [(1, Strategy::Ddp), (2, Strategy::Ddp), (2, Strategy::Zero1)] {
+        let run = |runs: &Path, resume: Option<Resume>| {
+            let mut config = TrainerConfig::new()
+                .with_accelerator("cpu")
+                .with_devices(Devices::Count(devices))
+                .with_strategy(strategy)
+                .with_max_epochs(2)
+                .with_log_every_n_steps(1)
+                .with_run_dir(runs);
+            config.resume = resume;
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "signals::validating_process",
+                    "--exact",
+                    "--ignored",
+                    "--nocapture",
+                ])
+                .env("VALIDATING", serde_json::to_string(&config).unwrap())
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.code(), text)
+        };
+        let (whole, cut) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // With nothing to resume from, it starts anew, and nobody sends a signal.
+        let (code, stderr) = run(whole.path(), Some(Resume::Last));
+        assert_eq!(code, Some(0), "{stderr}");
+        let (code, stderr) = run(cut.path(), None);
+        assert_eq!(code, Some(143), "{strategy}: {stderr}");
+        assert!(!stderr.contains("error"), "{stderr}");
+        let (code, stderr) = run(cut.path(), Some(Resume::Last));
+        assert_eq!(code, Some(0), "{strategy}: {stderr}");
+        assert!(stderr.contains("step 8"), "{stderr}");
+        let rows = |runs: &Path| {
+            let file = runs.join("version_0/metrics.csv");
+            std::fs::read_to_string(file).unwrap()
+        };
+        assert_eq!(rows(cut.path()), rows(whole.path()), "{strategy}");
+    }
 }

@@ -53,6 +53,8 @@ pub struct ModelCheckpoint {
     /// The rules of this run: the above, and what the settings add.
     rules: Rules,
     state: State,
+    /// Whether this run has been stopped in the midst of an epoch.
+    has_stopped: bool,
 }
 
 /// What becomes of the newest checkpoint, beside the best.
@@ -100,6 +102,7 @@ impl ModelCheckpoint {
             every_n_steps: None,
             every: None,
             save_on_exception: true,
+            has_stopped: false,
             restore_best: false,
             rules: Rules {
                 dir: None,
@@ -324,6 +327,7 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
 
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
         self.rules = self.rules(cx.config(), cx.run_dir())?;
+        self.has_stopped = false;
         let Some(from) = cx.resumed_from() else {
             self.state = State::default();
             return Ok(());
@@ -364,6 +368,10 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        // The values of a part of an epoch are not those of epochs.
+        if self.has_stopped {
+            return Ok(());
+        }
         let score = self.score(cx);
         let due = self.every_n_epochs > 0
             && (cx.progress().epoch + 1).is_multiple_of(self.every_n_epochs);
@@ -378,6 +386,7 @@ impl<M: TrainModule> Callback<M> for ModelCheckpoint {
     }
 
     fn on_stop(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
+        self.has_stopped = true;
         self.on_fit_end(cx)
     }
 

@@ -208,6 +208,7 @@ impl Logger for TensorBoardLogger {
 
     fn save_state(&self) -> Value {
         self.file.as_ref().map_or(Value::Null, |file| {
+            file.sync();
             json!(State {
                 name: self.name.clone(),
                 part: self.part,

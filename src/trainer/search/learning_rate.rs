@@ -286,6 +286,8 @@ impl LearningRates {
             smoothed,
         });
         let is_over = match (self.search.stop_above, self.best) {
+            // Weights that are not numbers any more stay so.
+            (Some(_), Some(_)) if !loss.is_finite() => true,
             (Some(times), Some(best)) => best > 0.0 && smoothed > times * best,
             _ => false,
         };
@@ -415,6 +417,15 @@ mod tests {
         assert_eq!(rates.suggestion(), Some(11.0));
         let rates = between(&[9.0, 9.0, 9.0, 4.0]);
         assert_eq!(rates.suggestion(), Some(14.0));
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_ends_the_search() {
+        let mut rates = LearningRates::new(LearningRateSearch::new());
+        // Not before there was another.
+        assert!(!rates.add(f64::NAN));
+        assert!(!rates.add(1.0));
+        assert!(rates.add(f64::NAN));
     }
 
     #[test]

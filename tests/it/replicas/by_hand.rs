@@ -7,6 +7,7 @@ use firebox::ErrorKind;
 use firebox::config::WallTime;
 use firebox::fabric::Reduce;
 use firebox::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 on_each_backend!(
@@ -39,7 +40,7 @@ pub fn a_loop_by_hand_gives_what_one_device_gives<B: AutodiffBackend>() {
                     fabric.optimizer_step(&mut state)?;
                 }
             }
-            Ok(state.into_model()?.values())
+            Ok(fabric.finish(state)?.values())
         });
         let values = values.unwrap();
         for other in &values {
@@ -121,11 +122,66 @@ fn a_rank_that_does_not_come_ends_all() {
     let config = TrainerConfig::new().with_collective_timeout(soon);
     let cpu = Default::default();
     let fabric = Fabric::<Cpu>::from_config(&config, cpu).with_devices([cpu, cpu]);
-    let error = fabric.launch(|fabric| match fabric.rank() {
-        0 => fabric.barrier(),
-        _ => Ok(()),
+    let has_waited = AtomicBool::new(false);
+    let error = fabric.launch(|fabric| {
+        if fabric.rank() == 0 {
+            let waited = fabric.barrier();
+            has_waited.store(true, Ordering::Release);
+            return waited;
+        }
+        while !has_waited.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Ok(())
     });
     let error = error.unwrap_err().to_string();
     assert!(error.contains("replica 1 did not come"), "{error}");
     assert!(error.contains("raise `collective_timeout`"), "{error}");
+}
+
+#[test]
+fn a_rank_that_ends_early_ends_all() {
+    use firebox::testing::Cpu;
+    for early in [0, 1] {
+        let error = fabric::<Cpu>(2).launch(|fabric| match fabric.rank() == early {
+            true => Ok(()),
+            false => fabric.barrier(),
+        });
+        let error = error.unwrap_err().to_string();
+        let expected = format!("replica {early} has ended, and others wait for it");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn ranks_that_step_by_themselves_end_with_one_model() {
+    use firebox::config::Strategy;
+    use firebox::testing::Cpu;
+    let rounds = Strategy::FedAvg { every_n_steps: 100 };
+    let config = TrainerConfig::new().with_strategy(rounds);
+    let cpu = Default::default();
+    let fabric = Fabric::<Cpu>::from_config(&config, cpu).with_devices([cpu, cpu]);
+    let train = |averages| {
+        fabric.launch(|fabric| {
+            let (data, _) = rows::<Cpu>(12);
+            let mut state = fabric.setup(Net::new(fabric.device()))?;
+            for batch in fabric.batches(&data.batch_size(4), 0)? {
+                let mut batch = batch?;
+                if let Some(rows) = batch.value.take() {
+                    let loss = state.model().loss(&rows);
+                    fabric.backward(&mut state, loss, batch.samples)?;
+                }
+                fabric.optimizer_step(&mut state)?;
+            }
+            let model = match averages {
+                true => fabric.finish(state)?,
+                false => state.into_model()?,
+            };
+            Ok(model.values())
+        })
+    };
+    let values = train(true).unwrap();
+    assert_eq!(values[0], values[1]);
+    let error = train(false).unwrap_err().to_string();
+    assert!(error.contains("end with `Fabric::finish`"), "{error}");
 }

@@ -31,6 +31,7 @@ on_each_backend!(
     layers_have_gradient_norms_of_their_own,
     what_is_pruned_stays_zero,
     nothing_to_prune_is_said_before_training,
+    what_begins_with_zeros_is_not_pruned,
 );
 
 fn accumulation_changes_with_the_epochs<B: AutodiffBackend>() {
@@ -89,18 +90,22 @@ fn a_backbone_trains_from_its_epoch_on<B: AutodiffBackend>() {
         let (config, _runs) = quiet();
         let rows = Rows::default();
         let device = B::Device::default();
-        let outcome = Trainer::new(config.with_max_epochs(3), device.clone())
+        let mut trainer = Trainer::new(config.with_max_epochs(3), device.clone())
             .with_devices(vec![device; devices])
             .with_callback(BackboneFinetuning::new("backbone", 2).with_lr(0.5))
             .with_callback(LearningRateMonitor::new())
-            .with_logger(rows.clone())
-            .fit_with(Weights::<B>::new(1.0, 1.0), grouped(), &mut both(2))
-            .unwrap();
-        assert_eq!(outcome.model.values(), [0.0, -5.0]);
+            .with_logger(rows.clone());
+        let mut fit = || {
+            let outcome = trainer.fit_with(Weights::<B>::new(1.0, 1.0), grouped(), &mut both(2));
+            outcome.unwrap().model.values()
+        };
+        assert_eq!(fit(), [0.0, -5.0]);
         let (one, two) = (1.0, 2.0_f64.sqrt());
         let expected = [one, one, one, one, two, two];
         assert_close(&rows.values("train/grad_norm"), &expected, 1e-6);
         assert_eq!(rows.values("lr/backbone")[4..], [0.5, 0.5]);
+        // Another fit is as the first.
+        assert_eq!(fit(), [0.0, -5.0]);
     }
 }
 
@@ -338,4 +343,53 @@ fn nothing_to_prune_is_said_before_training<B: AutodiffBackend>() {
         assert!(error.to_string().contains(said), "{error}");
         assert!(rows.values("train/loss").is_empty());
     }
+}
+
+/// x · down · up, of which `up` begins with zeros, as in LoRA.
+#[derive(Module, Debug)]
+struct LowRank<B: burn::tensor::backend::Backend> {
+    down: Param<Tensor<B, 2>>,
+    up: Param<Tensor<B, 2>>,
+}
+
+impl<B: AutodiffBackend> TrainModule for LowRank<B> {
+    type Backend = B;
+    type Batch = Tokens<B>;
+    type Eval = LowRank<B::InnerBackend>;
+
+    fn training_step(&self, batch: Tokens<B>, _cx: &mut StepContext<B>) -> Result<Loss<B>> {
+        let low = batch.gradients.matmul(self.down.val());
+        Ok(low.matmul(self.up.val()).mean().into())
+    }
+
+    fn configure_optimizers(&self) -> Result<Optimizers<Self>> {
+        Ok(Optimizers::single(SgdConfig::new().init()).with_lr(0.1))
+    }
+}
+
+impl<B: burn::tensor::backend::Backend> EvalModule for LowRank<B> {
+    type Backend = B;
+    type Batch = Tokens<B>;
+}
+
+fn what_begins_with_zeros_is_not_pruned<B: AutodiffBackend>() {
+    use firebox::callback::Pruning;
+
+    let (config, _runs) = quiet();
+    let device = B::Device::default();
+    let model = LowRank::<B> {
+        down: Param::from_tensor(Tensor::from_floats([[1.0, 2.0], [3.0, 4.0]], &device)),
+        up: Param::from_tensor(Tensor::zeros([2, 1], &device)),
+    };
+    let tokens = vec![vec![[1.0, 1.0]]; 4];
+    let mut trainer =
+        Trainer::new(config.with_max_epochs(2), device).with_callback(Pruning::new(0.5));
+    let outcome = trainer.fit(model, &mut Loaders::new(sequences(tokens)));
+    let model = outcome.unwrap().model;
+    let zeros = |weights: &Param<Tensor<B, 2>>| {
+        let weights: Vec<f32> = weights.val().into_data().iter().collect();
+        weights.iter().map(|w| *w == 0.0).collect::<Vec<_>>()
+    };
+    assert_eq!(zeros(&model.down), [true, true, false, false]);
+    assert_eq!(zeros(&model.up), [false, false]);
 }

@@ -151,6 +151,15 @@ impl Delivery {
         match failure {
             Failure::Away(why) => Trouble::Away(why),
             Failure::Damaged(error) => Trouble::Stop(error),
+            // It has taken this run before: a token has run out, or something in front of MLflow
+            // answers while it is away.
+            Failure::Refused {
+                status,
+                code,
+                message,
+            } if self.position.run.is_some() && is_for_now(status, &code) => {
+                Trouble::Away(format!("it answers {status}: {message}"))
+            }
             Failure::Refused {
                 status, message, ..
             } => Trouble::Stop(Error::new(
@@ -165,6 +174,11 @@ impl Delivery {
             )),
         }
     }
+}
+
+/// Whether an answer is no word of MLflow on what it was sent.
+fn is_for_now(status: u16, code: &str) -> bool {
+    matches!(status, 300..400 | 401 | 403) || code.is_empty()
 }
 
 enum Batch {
