@@ -9,7 +9,7 @@ use crate::output::say;
 use crate::slurm;
 use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
-use std::io::{ErrorKind as IoErrorKind, Write};
+use std::io::{self, ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -136,25 +136,40 @@ fn new_run_dir(config: &TrainerConfig) -> Result<PathBuf> {
     Err(Error::config("there is no free `version_N` folder"))
 }
 
+/// Locks a run's file; whether no other run has it.
+fn lock(file: &File) -> io::Result<bool> {
+    for _ in 0..10_000 {
+        match file.try_lock() {
+            // Some file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(true),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        // A run does not share its lock. Who asks whether one goes on (`firebox ctl`) does, and has it
+        // for a moment only.
+        if file.try_lock_shared().is_err() {
+            return Ok(false);
+        }
+        file.unlock()?;
+        std::thread::yield_now();
+    }
+    Ok(false)
+}
+
 /// Writes down with what a run is started, and keeps other processes from writing here.
 fn add_launch(dir: &Path, config: &TrainerConfig, resumed_from: Option<&Path>) -> Result<File> {
     let path = dir.join(LAUNCHES);
     let failed = |e| Error::io("write", &path, e);
     let file = File::options().create(true).append(true).open(&path);
     let mut file = file.map_err(failed)?;
-    match file.try_lock() {
-        // Some file systems have no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "`{}` is in use by a run that is going on; wait for its end, or resume from a \
-                     checkpoint's path to run beside it",
-                    dir.display()
-                ),
-            ));
-        }
+    if !lock(&file).map_err(failed)? {
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!(
+                "`{}` is in use by a run that is going on; wait for its end, or resume from a \
+                 checkpoint's path to run beside it",
+                dir.display()
+            ),
+        ));
     }
     let launch = json!({
         "started": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()),
@@ -184,4 +199,39 @@ fn git_revision() -> Option<&'static str> {
         Some(revision.trim().to_owned()).filter(|revision| !revision.is_empty())
     });
     REVISION.as_deref()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn who_asks_for_a_run_does_not_keep_it_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LAUNCHES);
+        let open = || {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .unwrap()
+        };
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Acquire) {
+                    // Given back with the file.
+                    let _ = open().try_lock_shared();
+                }
+            });
+            let taken: Vec<bool> = (0..1000).map(|_| lock(&open()).unwrap()).collect();
+            is_done.store(true, Ordering::Release);
+            assert!(taken.iter().all(|taken| *taken));
+        });
+        let run = open();
+        assert!(lock(&run).unwrap());
+        assert!(!lock(&open()).unwrap());
+    }
 }

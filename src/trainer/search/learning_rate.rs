@@ -286,8 +286,8 @@ impl LearningRates {
             smoothed,
         });
         let is_over = match (self.search.stop_above, self.best) {
-            // Weights that are not numbers any more stay so.
-            (Some(_), Some(_)) if !loss.is_finite() => true,
+            // One such loss may pass; weights that are not numbers any more stay so.
+            (Some(_), Some(_)) if self.has_diverged() => true,
             (Some(times), Some(best)) => best > 0.0 && smoothed > times * best,
             _ => false,
         };
@@ -295,6 +295,14 @@ impl LearningRates {
             self.best = Some(self.best.map_or(smoothed, |best| best.min(smoothed)));
         }
         is_over
+    }
+}
+
+impl LearningRates {
+    /// Whether the last three losses were not finite.
+    fn has_diverged(&self) -> bool {
+        let last = self.points.iter().rev().take(3);
+        last.filter(|point| !point.loss.is_finite()).count() == 3
     }
 }
 
@@ -420,11 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_ends_the_search() {
+    fn losses_that_stay_no_numbers_end_the_search() {
         let mut rates = LearningRates::new(LearningRateSearch::new());
         // Not before there was another.
-        assert!(!rates.add(f64::NAN));
+        assert!((0..5).all(|_| !rates.add(f64::NAN)));
         assert!(!rates.add(1.0));
+        assert!(!rates.add(f64::NAN));
+        assert!(!rates.add(f64::NAN));
         assert!(rates.add(f64::NAN));
     }
 

@@ -203,16 +203,31 @@ fn what_the_server_refuses_is_an_error_and_stays_in_the_spool() {
 fn a_refusal_that_comes_at_the_end_is_an_error_of_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start();
-    server.plan("runs/update", [Act::Refuse(403, "Invalid Host header")]);
+    let message = r#"{"error_code": "INVALID_STATE", "message": "it is over"}"#;
+    server.plan("runs/update", [Act::Refuse(400, message)]);
     let (mut logger, _says) = logger(&server.uri(), dir.path());
     log_losses(&mut logger, 1..=1);
     let error = logger.finish(&RunEnd::Interrupted).unwrap_err().to_string();
-    assert!(
-        error.contains("(403): Invalid Host header (credentials are"),
-        "{error}"
-    );
+    assert!(error.contains("(400): it is over"), "{error}");
     send_rest(dir.path()).unwrap();
     assert_eq!(server.store().statuses.last().unwrap().0, "KILLED");
+}
+
+#[test]
+fn a_token_that_runs_out_ends_no_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start();
+    // And what a proxy answers while the server starts again.
+    let acts = [
+        Act::Answer,
+        Act::Refuse(401, "expired"),
+        Act::Refuse(404, "<html>"),
+    ];
+    server.plan("log-batch", acts);
+    let (mut logger, _says) = logger(&server.uri(), dir.path());
+    log_losses(&mut logger, 1..=50);
+    finish(&mut logger);
+    assert_eq!(server.store().metric("loss"), losses(1..=50));
 }
 
 #[test]
