@@ -121,6 +121,11 @@ pub(crate) fn received() -> Option<Signal> {
 pub(crate) fn check() -> Result<()> {
     match received() {
         None => Ok(()),
-        Some(signal) => Err(Error::new(ErrorKind::Interrupted, signal.to_string())),
+        Some(signal) => Err(interrupted(signal)),
     }
+}
+
+/// The error of what a signal has ended.
+pub(crate) fn interrupted(signal: Signal) -> Error {
+    Error::new(ErrorKind::Interrupted, signal.to_string())
 }

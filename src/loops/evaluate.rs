@@ -133,8 +133,7 @@ impl Stops {
         match *self {
             Self::Always => signals::check(),
             Self::Together(batches) if turn < batches && turn.is_multiple_of(Self::EVERY) => {
-                run.agree_on_signal()?;
-                signals::check()
+                run.check_signals_of_all()
             }
             _ => Ok(()),
         }

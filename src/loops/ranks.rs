@@ -61,13 +61,19 @@ impl<M: TrainModule> Run<'_, M> {
         Ok(next)
     }
 
-    /// Notes a signal that has come to any rank.
-    pub(super) fn agree_on_signal(&self) -> Result<()> {
+    /// Ends what all ranks are in the midst of, if a signal has come to any of them before this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Interrupted`](crate::error::ErrorKind::Interrupted), on all ranks or on none.
+    pub(super) fn check_signals_of_all(&self) -> Result<()> {
         let told = self.fabric.group.all_gather(signals::received())?;
-        if let Some(signal) = told.into_iter().flatten().next() {
-            signal.note();
+        match told.into_iter().flatten().next() {
+            None => Ok(()),
+            Some(signal) => {
+                signal.note();
+                Err(signals::interrupted(signal))
+            }
         }
-        Ok(())
     }
 
     /// What callbacks have asked for and all ranks do.
