@@ -178,7 +178,7 @@ impl Delivery {
 
 /// Whether an answer is no word of MLflow on what it was sent.
 fn is_for_now(status: u16, code: &str) -> bool {
-    matches!(status, 300..400 | 401 | 403) || code.is_empty()
+    matches!(status, 300..=399 | 401 | 403) || code.is_empty()
 }
 
 enum Batch {
