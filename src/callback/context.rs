@@ -65,6 +65,11 @@ impl<M: TrainModule> RunContext<'_, M> {
     pub fn model(&self) -> &M {
         self.model
     }
+    /// Whether the fit begins with its first batch: it goes on from no checkpoint.
+    pub(super) fn starts_anew(&self) -> bool {
+        self.progress().total_batches == 0
+    }
+
     /// The run's counters.
     pub fn progress(&self) -> &Progress {
         self.view.progress

@@ -150,7 +150,7 @@ impl EarlyStopping {
 
 impl<M: TrainModule> Callback<M> for EarlyStopping {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.state = State::default();
         }
         Ok(())

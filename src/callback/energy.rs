@@ -86,7 +86,7 @@ impl EnergyMonitor {
 
 impl<M: TrainModule> Callback<M> for EnergyMonitor {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.used = Used::default();
         }
         let hardware = cx.view.hardware;

@@ -54,7 +54,7 @@ impl BackboneFinetuning {
 
 impl<M: TrainModule> Callback<M> for BackboneFinetuning {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.is_unfrozen = false;
         }
         Ok(())

@@ -69,7 +69,7 @@ impl<M: TrainModule> Callback<M> for Pruning {
     }
 
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.is_done = false;
         }
         // Before hours of training, not after them.

@@ -126,7 +126,7 @@ impl<M: TrainModule> Callback<M> for SpikeDetection {
     }
 
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.seen = Seen::default();
         }
         Ok(())

@@ -49,7 +49,7 @@ impl Timer {
 
 impl<M: TrainModule> Callback<M> for Timer {
     fn on_fit_start(&mut self, cx: &mut RunContext<'_, M>) -> Result<()> {
-        if cx.progress().total_batches == 0 {
+        if cx.starts_anew() {
             self.times = Times::default();
         }
         Ok(())

@@ -4,7 +4,6 @@ use super::Run;
 use crate::callback::Change;
 use crate::control::{Answer, Command, Order};
 use crate::error::{Error, Result};
-use crate::exact::Exact;
 use crate::fabric::TrainState;
 use crate::module::TrainModule;
 use crate::output::say;
@@ -134,8 +133,6 @@ impl<M: TrainModule> Run<'_, M> {
     }
 
     fn status(&self, state: &TrainState<M>) -> Value {
-        let metrics: BTreeMap<&str, Exact> =
-            self.metrics.iter().map(|(n, v)| (n, Exact(v))).collect();
         let rates: BTreeMap<&str, f64> = state.learning_rates().collect();
         let progress = self.progress;
         json!({
@@ -148,7 +145,7 @@ impl<M: TrainModule> Run<'_, M> {
             "samples": progress.samples,
             "elapsed_seconds": self.elapsed().as_secs_f64(),
             "learning_rates": rates,
-            "metrics": metrics,
+            "metrics": self.metrics.to_json(),
         })
     }
 }

@@ -144,8 +144,7 @@ impl<'t, M: TrainModule> Run<'t, M> {
             (Ok(_), Some(_)) => RunEnd::Interrupted,
             (Ok(_), None) => RunEnd::Finished,
         };
-        let finished = self.loggers.iter_mut().map(|logger| logger.finish(&end));
-        later.extend(finished.filter_map(Result::err));
+        later.extend(self.finish_loggers(&end));
         match done {
             Err(error) => Err(error.followed_by(later)),
             Ok(done) => match later.into_iter().next() {
@@ -153,6 +152,12 @@ impl<'t, M: TrainModule> Run<'t, M> {
                 Some(error) => Err(error),
             },
         }
+    }
+
+    /// Finishes every logger, also those behind one that fails; what failed.
+    pub(crate) fn finish_loggers(&mut self, end: &RunEnd<'_>) -> Vec<Error> {
+        let finished = self.loggers.iter_mut().map(|logger| logger.finish(end));
+        finished.filter_map(Result::err).collect()
     }
 
     /// Ends the waiting of the other ranks. The error that the user is told is the first of all.

@@ -7,7 +7,9 @@ use crate::exact::Exact;
 use crate::progress::Stage;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Named values in the order they were first logged.
@@ -37,6 +39,11 @@ impl Metrics {
     /// All names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+    /// A JSON object of all values, in the order of their names.
+    pub(crate) fn to_json(&self) -> Value {
+        let values: BTreeMap<&str, Exact> = self.iter().map(|(n, v)| (n, Exact(v))).collect();
+        json!(values)
     }
     /// Whether nothing was logged.
     pub fn is_empty(&self) -> bool {

@@ -6,7 +6,6 @@ use crate::config::{ProgressMode, TrainerConfig};
 use crate::data::{DataModule, Loader};
 use crate::distributed::World;
 use crate::error::{ErrorKind, Result};
-use crate::exact::Exact;
 use crate::fabric::{Fabric, replica};
 use crate::files::write_whole;
 use crate::logger::RunEnd;
@@ -17,8 +16,6 @@ use crate::module::{PredictModule, TrainModule};
 use crate::progress::Stage;
 use crate::{output, panics, table};
 use burn::tensor::backend::AutodiffBackend;
-use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 impl<M: TrainModule> Trainer<M> {
@@ -177,23 +174,18 @@ impl<M: TrainModule> Trainer<M> {
             let metrics = evaluate::evaluate(run, model, None, stage, &loader, limit)?;
             run.log_results()?;
             // They may have begun anew for this.
-            let loggers = run.loggers.iter_mut();
-            loggers
-                .map(|logger| logger.finish(&RunEnd::Finished))
-                .collect::<Result<Vec<_>>>()?;
-            Ok(metrics)
+            match run.finish_loggers(&RunEnd::Finished).into_iter().next() {
+                None => Ok(metrics),
+                Some(error) => Err(error),
+            }
         });
         let metrics = ended_with(metrics, others.wait())?;
         if stage == Stage::Test
             && world.is_root()
             && let Some(run_dir) = self.last_run.as_ref().filter(|dir| dir.is_dir())
         {
-            let values: BTreeMap<&str, Exact> =
-                metrics.iter().map(|(n, v)| (n, Exact(v))).collect();
-            write_whole(
-                &run_dir.join("test.json"),
-                json!(values).to_string().as_bytes(),
-            )?;
+            let values = metrics.to_json().to_string();
+            write_whole(&run_dir.join("test.json"), values.as_bytes())?;
         }
         let prints = config.progress != ProgressMode::Off && world.is_root();
         if prints && !metrics.is_empty() {

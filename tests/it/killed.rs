@@ -138,10 +138,8 @@ struct Training {
 impl Training {
     fn start(root: &Path, background: bool, steps: Option<u64>) -> Self {
         let stderr = root.join("stderr.txt");
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = own_process("killed::endless_process");
         command
-            .args(["killed::endless_process", "--exact"])
-            .args(["--ignored", "--nocapture"])
             .env("KILLED_RUNS", root)
             .stderr(File::create(&stderr).unwrap())
             .stdout(Stdio::piped());

@@ -12,6 +12,7 @@ use firebox::logger::{Logger, Row};
 use firebox::prelude::*;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 use tempfile::TempDir;
 
@@ -91,6 +92,13 @@ pub fn example(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// A process of its own for a test that is ignored unless another one starts it.
+pub fn own_process(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--ignored", "--nocapture"]);
+    command
 }
 
 /// Two weights, each a tensor of its own; the loss is the mean of ga·a + gb·b over tokens, so the

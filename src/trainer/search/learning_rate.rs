@@ -296,9 +296,7 @@ impl LearningRates {
         }
         is_over
     }
-}
 
-impl LearningRates {
     /// Whether the last three losses were not finite.
     fn has_diverged(&self) -> bool {
         let last = self.points.iter().rev().take(3);

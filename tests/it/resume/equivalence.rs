@@ -1,6 +1,7 @@
 //! Random runs, in processes of their own: one goes through, one is stopped and resumed. What they
 //! leave on the disk is compared byte by byte.
 
+use crate::support::own_process;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
@@ -20,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Mutex;
 
 /// A run, and where it is stopped.
@@ -284,13 +284,8 @@ fn run(scenario: &Scenario, runs: &Path, stop: Option<Stop>, resume: bool) {
         runs: runs.to_str().unwrap().into(),
         resume,
     };
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "resume::equivalence::training_process",
-            "--exact",
-            "--ignored",
-        ])
-        .args(["--nocapture", "--test-threads", "1"])
+    let output = own_process("resume::equivalence::training_process")
+        .args(["--test-threads", "1"])
         .env("FIREBOX_TEST_PART", serde_json::to_string(&part).unwrap())
         .output()
         .unwrap();

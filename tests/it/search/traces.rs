@@ -1,6 +1,7 @@
 //! A fit after a search is the fit without one, bit by bit. Each is in a process of its own, as the
 //! weights are drawn at their first use, from a generator that all threads of a process share.
 
+use crate::support::own_process;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::module::Module;
@@ -16,7 +17,6 @@ use firebox::trainer::{BatchSizeSearch, LearningRateSearch};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Module, Debug)]
@@ -195,9 +195,8 @@ fn left_behind(accelerator: &str, search: &str) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let runs = folder.path().join("runs");
     let told = format!("{accelerator} {search} {}", runs.display());
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["search::traces::training_process", "--exact", "--ignored"])
-        .args(["--nocapture", "--test-threads", "1"])
+    let output = own_process("search::traces::training_process")
+        .args(["--test-threads", "1"])
         .env("FIREBOX_TEST_SEARCH", told)
         .output()
         .unwrap();
